@@ -1,0 +1,241 @@
+//! Everything that can be wrong with the data, as facts: which file, which place, what was expected, what was found.
+//!
+//! Invariant: no variant is a bare text of ours; texts from other libraries are carried in a `reason` field.
+
+use std::any::Any;
+use std::path::PathBuf;
+
+/// Why the data cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The file system said no; the message names the path.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A pattern is not a valid glob.
+    #[error("`{pattern}` is not a valid file pattern: {reason}")]
+    BadPattern {
+        /// The pattern.
+        pattern: String,
+        /// What the matcher said.
+        reason: String,
+    },
+    /// A pattern or path that names no file.
+    #[error("`{pattern}` matches no file")]
+    NoFiles {
+        /// The pattern.
+        pattern: String,
+    },
+    /// A file whose extension is not known.
+    #[error(
+        "`{path}` has an unknown extension; expected `.jsonl`, `.ndjson`, `.json` (one object a line) or `.parquet`"
+    )]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A compressed JSONL file.
+    #[error("`{path}` is compressed; expected plain `.jsonl`, unpack it first")]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// All files together hold no row.
+    #[error("no rows in {files} file(s), the first is `{path}`")]
+    NoRows {
+        /// How many files were read.
+        files: usize,
+        /// The first of them.
+        path: PathBuf,
+    },
+    /// Source and target are the same column.
+    #[error("source and target are both the column `{column}`")]
+    SameColumn {
+        /// The column.
+        column: String,
+    },
+    /// No pair of usual names was found.
+    #[error(
+        "`{path}`: cannot guess the source and target columns among `{present}`; name them, as in columns = {{ source = \"prompt\", target = \"response\" }}"
+    )]
+    ColumnsNotGuessed {
+        /// The file.
+        path: PathBuf,
+        /// The columns that are there.
+        present: String,
+    },
+    /// A wanted column is not there.
+    #[error("`{path}`, {place}: expected the column `{column}`, found `{present}`")]
+    MissingColumn {
+        /// The file.
+        path: PathBuf,
+        /// `line 7` or `schema`.
+        place: String,
+        /// The wanted column.
+        column: String,
+        /// The columns that are there.
+        present: String,
+    },
+    /// A wanted key occurs twice in one JSON object.
+    #[error("`{path}`, line {line}: expected the key `{column}` once, found it twice")]
+    DuplicateColumn {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The key.
+        column: String,
+    },
+    /// A line that is not JSON.
+    #[error("`{path}`, line {line}: expected a JSON object, found text that is not JSON: {reason}")]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What the parser said.
+        reason: String,
+    },
+    /// A line that is JSON, but not an object.
+    #[error("`{path}`, line {line}: expected a JSON object, found {found}")]
+    NotAnObject {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What was found.
+        found: &'static str,
+    },
+    /// A cell that is not a string.
+    #[error("`{path}`, {place}: expected a string in column `{column}`, found {found}")]
+    NotAString {
+        /// The file.
+        path: PathBuf,
+        /// `line 7` or `row 6`.
+        place: String,
+        /// The column.
+        column: String,
+        /// What was found.
+        found: String,
+    },
+    /// A line or row longer than the limit.
+    #[error("`{path}`, {place}: expected at most {limit} bytes, found more")]
+    RowTooLong {
+        /// The file.
+        path: PathBuf,
+        /// `line 7` or `row 6`.
+        place: String,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A Parquet file that cannot be read.
+    #[error("`{path}`, {place}: not a readable Parquet file: {reason}")]
+    BadParquet {
+        /// The file.
+        path: PathBuf,
+        /// `footer`, `row group 3`, `row 77`.
+        place: String,
+        /// What the reader said.
+        reason: String,
+    },
+    /// A Parquet column of another type.
+    #[error("`{path}`: expected a column of strings in `{column}`, found {found}")]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// Its type.
+        found: String,
+    },
+    /// The file is not what it was when it was indexed.
+    #[error("`{path}` changed after it was opened: at {place}, expected {expected}, found {found}")]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        place: String,
+        /// What the index says.
+        expected: String,
+        /// What is there now.
+        found: String,
+    },
+    /// A tokenizer file that cannot be read.
+    #[error("`{path}` is not a readable tokenizer: {reason}")]
+    BadTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What the library said.
+        reason: String,
+    },
+    /// A token that the model has no embedding for.
+    #[error("`{path}`: token `{token}` has the id {id}, but the model's vocabulary has {vocab} entries")]
+    TokenOutsideVocabulary {
+        /// The tokenizer file.
+        path: PathBuf,
+        /// The token.
+        token: String,
+        /// Its id.
+        id: u32,
+        /// The model's vocabulary.
+        vocab: usize,
+    },
+    /// The end-of-sequence id is no token.
+    #[error("`{path}`: the end-of-sequence id {id} is no token of this tokenizer")]
+    NoSuchToken {
+        /// The tokenizer file.
+        path: PathBuf,
+        /// The id.
+        id: u32,
+    },
+    /// The tokenizer could not encode or decode.
+    #[error("the tokenizer failed on `{start}`: {reason}")]
+    NotTokenised {
+        /// The beginning of the text, or the ids.
+        start: String,
+        /// What the library said.
+        reason: String,
+    },
+    /// The loader was asked for something that cannot be.
+    #[error("the loader's `{setting}` is {found}, expected {expected}")]
+    BadSetting {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        found: u64,
+        /// What it must be.
+        expected: String,
+    },
+    /// A slot that cannot hold the batch.
+    #[error("the slot's `{part}` holds {found} entries, expected at least {expected}")]
+    SlotTooSmall {
+        /// Which slice.
+        part: &'static str,
+        /// Entries needed.
+        expected: usize,
+        /// Entries lent.
+        found: usize,
+    },
+    /// A loader thread panicked.
+    #[error("a loader thread panicked: {reason}")]
+    ThreadPanicked {
+        /// The panic message.
+        reason: String,
+    },
+    /// The loader has stopped after an error that was already handed out.
+    #[error("the loader has stopped after an earlier error")]
+    Stopped,
+    /// A row number past the end.
+    #[error("row {row} does not exist; there are {rows} rows")]
+    NoSuchRow {
+        /// The row asked for.
+        row: u64,
+        /// The rows there are.
+        rows: u64,
+    },
+}
+
+/// What a caught panic said.
+pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,92 @@
+//! One pass over an evaluation set, in file order, and its texts by row number.
+//!
+//! Invariant: batch b holds rows `b * samples ..`, the same at every evaluation; texts are read a block at a time and
+//! only one block is held. It knows no scores and no model.
+
+use std::sync::Arc;
+
+use plimsoll_plan::batch::{BatchShape, BatchSlot};
+
+use crate::loader::{BatchFacts, Loader, LoaderSettings, ThreadHook};
+use crate::sources::ReadScratch;
+use crate::window::Texts;
+use crate::{Cursor, DataError, Order, Sources, TextTokenizer};
+
+/// Starts one pass over `sources` in file order.
+pub fn eval_batches(
+    sources: Arc<Sources>,
+    tokenizer: Arc<TextTokenizer>,
+    shape: BatchShape,
+    threads: usize,
+    prefetch_batches: usize,
+    on_thread_start: Option<ThreadHook>,
+) -> Result<EvalBatches, DataError> {
+    let settings = LoaderSettings {
+        shape,
+        effective_batch: shape.samples,
+        threads,
+        prefetch_batches,
+        cursor: Cursor::default(),
+        limit: Some(sources.rows()),
+        on_thread_start,
+    };
+    let loader = Loader::start(sources.clone(), Order::new(0, false), tokenizer, settings)?;
+    Ok(EvalBatches { loader, rows: RowTexts::new(sources) })
+}
+
+/// The batches of one pass.
+pub struct EvalBatches {
+    loader: Loader,
+    rows: RowTexts,
+}
+
+impl EvalBatches {
+    /// Fills `slot` with the next batch, or says that the pass is over. The last batch may have fewer samples.
+    pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<Option<BatchFacts>, DataError> {
+        let facts = self.loader.next(slot)?;
+        Ok((facts.samples > 0).then_some(facts))
+    }
+
+    /// Source and target text of row `row`.
+    pub fn texts(&mut self, row: u64) -> Result<(&str, &str), DataError> {
+        self.rows.pair(row)
+    }
+}
+
+/// Texts by row number, in file order.
+pub struct RowTexts {
+    sources: Arc<Sources>,
+    scratch: ReadScratch,
+    texts: Texts,
+    /// The block in `texts`, and the number of its first row.
+    held: Option<(usize, u64)>,
+}
+
+impl RowTexts {
+    /// Reads nothing yet.
+    pub fn new(sources: Arc<Sources>) -> RowTexts {
+        let room = sources.window_room(Order::new(0, false));
+        let texts = Texts::with_room(room.text_bytes as usize, room.rows as usize);
+        RowTexts { scratch: ReadScratch::for_sources(&sources), texts, held: None, sources }
+    }
+
+    /// Source and target of row `row`. Rows of one block, and blocks in ascending order, are quick.
+    pub fn pair(&mut self, row: u64) -> Result<(&str, &str), DataError> {
+        let rows = self.sources.rows();
+        if row >= rows {
+            return Err(DataError::NoSuchRow { row, rows });
+        }
+        let (mut block, mut first) = self.held.filter(|(_, first)| *first <= row).unwrap_or((0, 0));
+        while row - first >= u64::from(self.sources.blocks()[block].rows) {
+            first += u64::from(self.sources.blocks()[block].rows);
+            block += 1;
+        }
+        if self.held != Some((block, first)) {
+            self.held = None;
+            self.texts.clear();
+            self.sources.read_block(block, &mut self.scratch, &mut self.texts)?;
+            self.held = Some((block, first));
+        }
+        Ok(self.texts.pair((row - first) as usize))
+    }
+}

@@ -1,0 +1,127 @@
+//! The loader's heap, as a formula over the facts found when the data were opened.
+//!
+//! Invariant: an upper bound for any run of the loader; `tests/heap.rs` holds it against a counting allocator. Stacks
+//! ([`crate::LOADER_STACK_BYTES`] a thread) and the tokenizer's own tables, which are measured, are not in it.
+
+use plimsoll_plan::batch::BatchShape;
+
+use crate::ring::Slot;
+use crate::tokenizer::{MOST_WEIGHT, clip_bytes};
+use crate::window::ROW_ENTRY_BYTES;
+use crate::{ColumnPages, DataFacts, Order, Sources};
+
+/// Heap that the tokenizer library takes for each byte (by weight) of the text in work, at most. Measured with
+/// `cargo test --test heap -- --nocapture`: 68 to 138 for words, 289 where each character is a word (Unigram), 787 for
+/// the Arabic phrase ligature, which weighs three times its bytes.
+pub const TOKENIZER_BYTES_PER_TEXT_BYTE: u64 = 320;
+
+/// Heap of a tokenizing thread beside its texts: regex caches, thread-locals, names.
+const THREAD_BYTES: u64 = 256 << 10;
+
+/// Heap of one Parquet column reader beside its pages: codec state, header buffers.
+const COLUMN_READER_BYTES: u64 = 256 << 10;
+
+/// Heap of one value of a decoded Parquet dictionary.
+const DICTIONARY_ENTRY_BYTES: u64 = size_of::<parquet::data_type::ByteArray>() as u64;
+
+/// The loader's heap, part by part, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoaderHeap {
+    /// The block index, file names, Parquet row groups.
+    pub index_bytes: u64,
+    /// Texts of one shuffle window, its order of rows, the epoch's order of blocks.
+    pub window_bytes: u64,
+    /// Buffers for reading one block.
+    pub read_bytes: u64,
+    /// The ring of ready batches.
+    pub ring_bytes: u64,
+    /// Texts and tokens in work, and what the tokenizer takes meanwhile.
+    pub tokenize_bytes: u64,
+}
+
+impl LoaderHeap {
+    /// All parts together.
+    pub fn total_bytes(&self) -> u64 {
+        self.index_bytes + self.window_bytes + self.read_bytes + self.ring_bytes + self.tokenize_bytes
+    }
+}
+
+/// All that the loader's heap depends on beside batch shape, threads and prefetch; a value, so that a planner can try
+/// many of those without the files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LoadFacts {
+    /// What opening found out.
+    pub data: DataFacts,
+    /// Bytes of text in the largest window.
+    pub window_text_bytes: u64,
+    /// Rows in the largest window.
+    pub window_rows: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+}
+
+impl LoadFacts {
+    /// Heap of [`crate::RowTexts`] (in file order), its sources not included.
+    pub fn row_texts_bytes(&self) -> u64 {
+        self.window_text_bytes + self.window_rows * ROW_ENTRY_BYTES + read_bytes(&self.data)
+    }
+}
+
+impl Sources {
+    /// The facts for a loader in this order.
+    pub fn load_facts(&self, order: Order) -> LoadFacts {
+        let room = self.window_room(order);
+        LoadFacts {
+            data: *self.facts(),
+            window_text_bytes: room.text_bytes,
+            window_rows: room.rows,
+            index_bytes: self.index_bytes(),
+        }
+    }
+}
+
+/// The most heap that a loader uses, its sources included.
+pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetch_batches: usize) -> LoaderHeap {
+    let ring_entry = size_of::<std::sync::Mutex<Slot>>() as u64 + 1;
+    LoaderHeap {
+        index_bytes: facts.index_bytes,
+        window_bytes: facts.window_text_bytes + facts.window_rows * (ROW_ENTRY_BYTES + 4) + facts.data.blocks * 4,
+        read_bytes: read_bytes(&facts.data),
+        ring_bytes: prefetch_batches as u64 * (Slot::heap_bytes(shape) + ring_entry),
+        tokenize_bytes: threads as u64 * thread_bytes(&facts.data, shape),
+    }
+}
+
+/// Reading one block, JSONL or Parquet: only one thread reads at a time.
+fn read_bytes(facts: &DataFacts) -> u64 {
+    let jsonl = match facts.longest_line {
+        0 => 0,
+        // The parser unescapes into a buffer that doubles: old and new together are three times the text.
+        longest => facts.largest_block + facts.longest_source + facts.longest_target + 3 * longest,
+    };
+    jsonl + column_bytes(&facts.source_pages) + column_bytes(&facts.target_pages)
+}
+
+/// Reading one Parquet column: its dictionary, a stored page, and the page before it while the next is unpacked.
+fn column_bytes(pages: &ColumnPages) -> u64 {
+    if *pages == ColumnPages::default() {
+        return 0;
+    }
+    pages.largest_stored
+        + 2 * pages.largest_page
+        + pages.largest_dictionary
+        + pages.most_dictionary_values * DICTIONARY_ENTRY_BYTES
+        + pages.most_page_values * 8
+        + COLUMN_READER_BYTES
+}
+
+fn thread_bytes(facts: &DataFacts, shape: BatchShape) -> u64 {
+    let seen = |longest: u64, len: usize| longest.min(clip_bytes(len) as u64);
+    let weight = |longest: u64, len: usize| (longest * MOST_WEIGHT as u64).min(clip_bytes(len) as u64);
+    let held = |longest: u64, len: usize| seen(longest, len) + 4 * len as u64;
+    let heaviest = weight(facts.longest_source, shape.source_len).max(weight(facts.longest_target, shape.target_len));
+    held(facts.longest_source, shape.source_len)
+        + held(facts.longest_target, shape.target_len)
+        + heaviest * TOKENIZER_BYTES_PER_TEXT_BYTE
+        + THREAD_BYTES
+}

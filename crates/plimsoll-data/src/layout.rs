@@ -1,0 +1,152 @@
+//! The sparse index: where blocks of rows lie, and the facts of the data that memory depends on.
+//!
+//! Invariant: a block holds rows of one file (of one row group, for Parquet), at most [`MAX_BLOCK_ROWS`] of them, and at
+//! most the target number of bytes unless a single row is longer. The index costs 24 bytes a block, so at most
+//! `24 x (bytes / target + rows / 4096 + row groups + files)`, and never more than 24 bytes a row.
+
+/// Most rows of one block.
+pub(crate) const MAX_BLOCK_ROWS: u32 = 4096;
+
+/// Longest JSONL line, and longest source plus target of a Parquet row, in bytes.
+pub const MAX_ROW_BYTES: usize = 64 << 20;
+
+/// A run of rows that is read in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// JSONL: offset of its first byte. Parquet: number of its first row in the file.
+    pub place: u64,
+    /// JSONL: bytes from its first to its last row's end. Parquet: as `text_bytes`.
+    pub raw_bytes: u32,
+    /// Bytes of source and target text together.
+    pub text_bytes: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Which file.
+    pub file: u32,
+}
+
+/// Bytes of a block for data of so many bytes: 64 KiB, and up to 256 KiB for large data, so that the index stays small
+/// (12 MiB for 128 GiB) and a shuffle window stays a few MiB.
+pub(crate) fn block_target(data_bytes: u64) -> u32 {
+    (data_bytes >> 16).clamp(64 << 10, 256 << 10) as u32
+}
+
+/// What opening found out about the data; everything that the loader's memory depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct DataFacts {
+    /// Rows in all files.
+    pub rows: u64,
+    /// Blocks in the index.
+    pub blocks: u64,
+    /// Files.
+    pub files: u64,
+    /// Longest JSONL line, in bytes.
+    pub longest_line: u64,
+    /// Longest source text, in bytes.
+    pub longest_source: u64,
+    /// Longest target text, in bytes.
+    pub longest_target: u64,
+    /// Largest block as stored, in bytes (JSONL).
+    pub largest_block: u64,
+    /// Parquet pages of the source column.
+    pub source_pages: ColumnPages,
+    /// Parquet pages of the target column.
+    pub target_pages: ColumnPages,
+    /// Heap held for Parquet row groups between reads, in bytes.
+    pub row_group_bytes: u64,
+}
+
+/// The largest Parquet pages of one column; all zero where there is no Parquet file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ColumnPages {
+    /// Largest page as stored, in bytes.
+    pub largest_stored: u64,
+    /// Largest data page decompressed, in bytes.
+    pub largest_page: u64,
+    /// Most values of one data page.
+    pub most_page_values: u64,
+    /// Largest dictionary page decompressed, in bytes.
+    pub largest_dictionary: u64,
+    /// Most values of one dictionary.
+    pub most_dictionary_values: u64,
+}
+
+/// Groups rows into blocks while a file is scanned.
+pub(crate) struct BlockBuilder {
+    blocks: Vec<Block>,
+    open: Option<Block>,
+    target: u32,
+    pub facts: DataFacts,
+}
+
+impl BlockBuilder {
+    pub fn new(target: u32) -> BlockBuilder {
+        BlockBuilder { blocks: Vec::new(), open: None, target, facts: DataFacts::default() }
+    }
+
+    /// One more row of `file`: it begins at `place` and is stored in `raw` bytes; `gap` bytes lie between the row before
+    /// and this one.
+    pub fn row(&mut self, file: u32, place: u64, gap: u32, raw: u32, source_bytes: u64, target_bytes: u64) {
+        let text = (source_bytes + target_bytes) as u32;
+        self.facts.rows += 1;
+        self.facts.longest_source = self.facts.longest_source.max(source_bytes);
+        self.facts.longest_target = self.facts.longest_target.max(target_bytes);
+        let grown = self.open.map_or(0, |b| b.raw_bytes.saturating_add(gap).saturating_add(raw));
+        if self.open.is_some_and(|b| b.rows >= MAX_BLOCK_ROWS || b.file != file) || grown > self.target {
+            self.close();
+        }
+        match &mut self.open {
+            Some(block) => {
+                block.raw_bytes += gap + raw;
+                block.text_bytes += text;
+                block.rows += 1;
+            }
+            None => self.open = Some(Block { place, raw_bytes: raw, text_bytes: text, rows: 1, file }),
+        }
+    }
+
+    /// Ends the open block, as at the end of a file or of a row group.
+    pub fn close(&mut self) {
+        if let Some(block) = self.open.take() {
+            self.facts.largest_block = self.facts.largest_block.max(u64::from(block.raw_bytes));
+            self.blocks.push(block);
+        }
+    }
+
+    /// The index and the facts.
+    pub fn finish(mut self) -> (Box<[Block]>, DataFacts) {
+        self.close();
+        self.facts.blocks = self.blocks.len() as u64;
+        (self.blocks.into_boxed_slice(), self.facts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_entry_is_24_bytes() {
+        assert_eq!(size_of::<Block>(), 24);
+    }
+
+    #[test]
+    fn blocks_end_at_the_target_the_row_limit_and_the_file() {
+        let mut b = BlockBuilder::new(100);
+        for i in 0..5 {
+            b.row(0, i * 40, 0, 40, 10, 10);
+        }
+        b.row(1, 0, 0, 500, 200, 200);
+        b.row(1, 500, 0, 10, 1, 1);
+        let (blocks, facts) = b.finish();
+        let rows: Vec<u32> = blocks.iter().map(|b| b.rows).collect();
+        assert_eq!(rows, [2, 2, 1, 1, 1]);
+        assert_eq!((facts.rows, facts.largest_block, facts.longest_source), (7, 500, 200));
+
+        let mut b = BlockBuilder::new(u32::MAX);
+        for i in 0..u64::from(MAX_BLOCK_ROWS) + 1 {
+            b.row(0, i, 0, 1, 0, 0);
+        }
+        assert_eq!(b.finish().0.len(), 2);
+    }
+}

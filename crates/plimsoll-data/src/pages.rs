@@ -1,0 +1,168 @@
+//! Parquet's bytes by position: a reader that shares no file offset between threads, and a page counter.
+//!
+//! Invariant: at most one page is read at a time, and no read goes past the end of the file. It knows nothing of rows.
+
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fs_err::File;
+use parquet::basic::Encoding;
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, Length};
+
+use crate::layout::ColumnPages;
+
+/// A file read by position.
+pub(crate) struct PlacedFile {
+    file: Arc<File>,
+    bytes: u64,
+    largest_read: AtomicU64,
+}
+
+impl PlacedFile {
+    pub fn open(path: &Path) -> io::Result<PlacedFile> {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(PlacedFile { file: Arc::new(file), bytes, largest_read: AtomicU64::new(0) })
+    }
+
+    /// The same open file with its own count of reads.
+    pub fn twin(&self) -> PlacedFile {
+        PlacedFile { file: self.file.clone(), bytes: self.bytes, largest_read: AtomicU64::new(0) }
+    }
+
+    /// The longest single read so far.
+    pub fn largest_read(&self) -> u64 {
+        self.largest_read.load(Ordering::Relaxed)
+    }
+}
+
+impl Length for PlacedFile {
+    fn len(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl ChunkReader for PlacedFile {
+    type T = HeaderReader;
+
+    fn get_read(&self, start: u64) -> Result<HeaderReader> {
+        Ok(HeaderReader { file: self.file.clone(), at: start, buffer: [0; 512], from: 0, to: 0 })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<bytes::Bytes> {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.bytes) {
+            let found = self.bytes.saturating_sub(start);
+            return Err(ParquetError::EOF(format!("expected {length} bytes at {start}, found {found}")));
+        }
+        self.largest_read.fetch_max(length as u64, Ordering::Relaxed);
+        let mut buffer = vec![0; length];
+        self.file.file().read_exact_at(&mut buffer, start)?;
+        Ok(buffer.into())
+    }
+}
+
+/// Sequential reads from one place on, for page headers, which are short.
+pub(crate) struct HeaderReader {
+    file: Arc<File>,
+    at: u64,
+    buffer: [u8; 512],
+    from: usize,
+    to: usize,
+}
+
+impl Read for HeaderReader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.from == self.to {
+            if out.len() >= self.buffer.len() {
+                let read = self.file.file().read_at(out, self.at)?;
+                self.at += read as u64;
+                return Ok(read);
+            }
+            self.to = self.file.file().read_at(&mut self.buffer, self.at)?;
+            self.at += self.to as u64;
+            self.from = 0;
+        }
+        let taken = out.len().min(self.to - self.from);
+        out[..taken].copy_from_slice(&self.buffer[self.from..self.from + taken]);
+        self.from += taken;
+        Ok(taken)
+    }
+}
+
+/// The largest pages that went by.
+#[derive(Default)]
+pub(crate) struct PageFacts {
+    page: AtomicU64,
+    dictionary: AtomicU64,
+    dictionary_values: AtomicU64,
+    page_values: AtomicU64,
+}
+
+impl PageFacts {
+    /// Joins what was seen into `pages`.
+    pub fn merge_into(&self, pages: &mut ColumnPages) {
+        let grow = |into: &mut u64, from: &AtomicU64| *into = (*into).max(from.load(Ordering::Relaxed));
+        grow(&mut pages.largest_page, &self.page);
+        grow(&mut pages.largest_dictionary, &self.dictionary);
+        grow(&mut pages.most_dictionary_values, &self.dictionary_values);
+        grow(&mut pages.most_page_values, &self.page_values);
+    }
+}
+
+/// Pages of one column chunk, counted as they pass.
+pub(crate) struct CountedPages<P> {
+    inner: P,
+    facts: Arc<PageFacts>,
+    dictionary_seen: bool,
+}
+
+impl<P> CountedPages<P> {
+    pub fn new(inner: P, facts: Arc<PageFacts>) -> CountedPages<P> {
+        CountedPages { inner, facts, dictionary_seen: false }
+    }
+}
+
+impl<P: PageReader> PageReader for CountedPages<P> {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        let page = self.inner.get_next_page()?;
+        if let Some(page) = &page {
+            let bytes = page.buffer().len() as u64;
+            let values = u64::from(page.num_values());
+            let indexed = matches!(page.encoding(), Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY);
+            let (most_bytes, most_values) = match page {
+                Page::DictionaryPage { .. } => {
+                    self.dictionary_seen = true;
+                    (&self.facts.dictionary, &self.facts.dictionary_values)
+                }
+                // The library panics here.
+                _ if indexed && !self.dictionary_seen => {
+                    return Err(ParquetError::General("a page refers to a dictionary that is not there".into()));
+                }
+                _ => (&self.facts.page, &self.facts.page_values),
+            };
+            most_bytes.fetch_max(bytes, Ordering::Relaxed);
+            most_values.fetch_max(values, Ordering::Relaxed);
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.inner.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.inner.skip_next_page()
+    }
+}
+
+impl<P: PageReader> Iterator for CountedPages<P> {
+    type Item = Result<Page>;
+    fn next(&mut self) -> Option<Result<Page>> {
+        self.get_next_page().transpose()
+    }
+}

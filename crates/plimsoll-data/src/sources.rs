@@ -1,0 +1,206 @@
+//! The opened files of one data set: found, checked, indexed.
+//!
+//! Invariant: what opens is whole: each row of each file was seen and is a pair of strings. Opened sources hold no file
+//! open and no text. They know nothing of order, tokens and batches.
+
+use std::path::{Path, PathBuf};
+
+use crate::columns::{ChosenColumns, Columns};
+use crate::jsonl::{self, JsonlScratch};
+use crate::layout::{Block, BlockBuilder, DataFacts, block_target};
+use crate::parquet_file::{self, ParquetFile};
+use crate::window::Texts;
+use crate::{DataError, Order};
+
+/// Files of pairs, checked and indexed.
+#[derive(Debug)]
+pub struct Sources {
+    files: Box<[DataFile]>,
+    blocks: Box<[Block]>,
+    columns: ChosenColumns,
+    facts: DataFacts,
+}
+
+#[derive(Debug)]
+struct DataFile {
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Jsonl { bytes: u64 },
+    Parquet(ParquetFile),
+}
+
+/// The most that one window of an order holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowRoom {
+    pub text_bytes: u64,
+    pub rows: u64,
+}
+
+impl Sources {
+    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them.
+    pub fn open(patterns: &[PathBuf], wanted: Columns) -> Result<Sources, DataError> {
+        let paths = expand(patterns)?;
+        let mut bytes = 0;
+        for path in &paths {
+            format(path)?;
+            bytes += fs_err::metadata(path)?.len();
+        }
+        let mut builder = BlockBuilder::new(block_target(bytes));
+        let mut chosen = None;
+        let mut files = Vec::with_capacity(paths.len());
+        for (number, path) in paths.iter().enumerate() {
+            let file = number as u32;
+            let kind = match format(path)? {
+                Format::Jsonl => Kind::Jsonl { bytes: jsonl::scan(path, file, &wanted, &mut chosen, &mut builder)? },
+                Format::Parquet => Kind::Parquet(parquet_file::scan(path, file, &wanted, &mut chosen, &mut builder)?),
+            };
+            files.push(DataFile { path: path.clone(), kind });
+        }
+        let (blocks, mut facts) = builder.finish();
+        facts.files = files.len() as u64;
+        match chosen {
+            Some(columns) if facts.rows > 0 => Ok(Sources { files: files.into(), blocks, columns, facts }),
+            _ => Err(DataError::NoRows {
+                files: files.len(),
+                path: files.first().map(|f| f.path.clone()).unwrap_or_default(),
+            }),
+        }
+    }
+
+    /// Rows in all files.
+    pub fn rows(&self) -> u64 {
+        self.facts.rows
+    }
+
+    /// Which columns are read, and whether they were guessed.
+    pub fn columns(&self) -> &ChosenColumns {
+        &self.columns
+    }
+
+    /// What was found out, for the plan.
+    pub fn facts(&self) -> &DataFacts {
+        &self.facts
+    }
+
+    /// The files, in order.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|f| f.path.as_path())
+    }
+
+    pub(crate) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Heap of the index itself, in bytes.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let paths: usize = self.files.iter().map(|f| f.path.capacity()).sum();
+        let names = self.columns.source.capacity() + self.columns.target.capacity();
+        size_of_val(&*self.blocks) as u64
+            + size_of_val(&*self.files) as u64
+            + (paths + names) as u64
+            + self.facts.row_group_bytes
+    }
+
+    /// The most that any window of `order` can hold: its N largest blocks, whichever they are.
+    pub(crate) fn window_room(&self, order: Order) -> WindowRoom {
+        let most = |of: fn(&Block) -> u32| -> u64 {
+            let n = order.window_blocks().min(self.blocks.len());
+            // A heap of the N largest, smallest on top: no copy of the index.
+            let mut top = std::collections::BinaryHeap::with_capacity(n + 1);
+            for block in &self.blocks {
+                top.push(std::cmp::Reverse(of(block)));
+                if top.len() > n {
+                    top.pop();
+                }
+            }
+            top.iter().map(|v| u64::from(v.0)).sum()
+        };
+        WindowRoom { text_bytes: most(|b| b.text_bytes), rows: most(|b| b.rows) }
+    }
+
+    /// Appends the rows of a block to `texts`.
+    pub(crate) fn read_block(
+        &self,
+        number: usize,
+        scratch: &mut ReadScratch,
+        texts: &mut Texts,
+    ) -> Result<(), DataError> {
+        let block = self.blocks[number];
+        let file = &self.files[block.file as usize];
+        match &file.kind {
+            Kind::Jsonl { bytes } => jsonl::read(&file.path, *bytes, &self.columns, block, &mut scratch.jsonl, texts),
+            Kind::Parquet(kept) => parquet_file::read(&file.path, kept, &self.columns, block, texts),
+        }
+    }
+}
+
+/// Buffers for reading blocks of any kind.
+pub(crate) struct ReadScratch {
+    jsonl: JsonlScratch,
+}
+
+impl ReadScratch {
+    /// Buffers that fit each block of `sources`.
+    pub fn for_sources(sources: &Sources) -> ReadScratch {
+        let facts = sources.facts();
+        let any = sources.files.iter().any(|f| matches!(f.kind, Kind::Jsonl { .. }));
+        let room = |bytes: u64| if any { bytes as usize } else { 0 };
+        ReadScratch {
+            jsonl: JsonlScratch::with_room(
+                room(facts.largest_block),
+                room(facts.longest_source),
+                room(facts.longest_target),
+            ),
+        }
+    }
+}
+
+enum Format {
+    Jsonl,
+    Parquet,
+}
+
+fn format(path: &Path) -> Result<Format, DataError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let ends = |endings: &[&str]| endings.iter().any(|e| name.ends_with(e));
+    if ends(&[".jsonl", ".ndjson", ".jsonlines", ".json"]) {
+        Ok(Format::Jsonl)
+    } else if ends(&[".parquet"]) {
+        Ok(Format::Parquet)
+    } else if ends(&[".gz", ".zst", ".zstd", ".bz2", ".xz"]) {
+        Err(DataError::Compressed { path: path.into() })
+    } else {
+        Err(DataError::UnknownFormat { path: path.into() })
+    }
+}
+
+fn expand(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {
+    let mut paths = Vec::new();
+    for pattern in patterns {
+        let text = pattern.to_string_lossy().into_owned();
+        if pattern.is_file() || !text.contains(['*', '?', '[']) {
+            paths.push(pattern.clone());
+            continue;
+        }
+        let before = paths.len();
+        let found =
+            glob::glob(&text).map_err(|e| DataError::BadPattern { pattern: text.clone(), reason: e.to_string() })?;
+        for path in found {
+            let path = path.map_err(|e| DataError::Io(e.into()))?;
+            if path.is_file() {
+                paths.push(path);
+            }
+        }
+        if paths.len() == before {
+            return Err(DataError::NoFiles { pattern: text });
+        }
+    }
+    if paths.is_empty() {
+        return Err(DataError::NoFiles { pattern: String::new() });
+    }
+    Ok(paths)
+}

@@ -1,0 +1,191 @@
+//! Text to tokens and back, by the model's own `tokenizer.json`.
+//!
+//! Invariant: each sequence ends in the end-of-sequence token and has at most `max_len` tokens; no id is outside the
+//! model's vocabulary. Nothing is remembered between texts (the library's word caches are off), so a thread's memory is
+//! bounded by one text, and a text is cut to [`TEXT_BYTES_PER_TOKEN`] bytes for each token that may be kept. Texts are
+//! encoded one by one: the library starts no threads.
+
+use std::fmt;
+use std::path::Path;
+
+use tokenizers::models::ModelWrapper;
+use tokenizers::{Model, Tokenizer};
+
+use crate::DataError;
+
+/// Bytes of text looked at for each token that may be kept. English has about 4 bytes a token; a text cut by this rule
+/// has been truncated anyway, unless it is mostly blanks.
+pub const TEXT_BYTES_PER_TOKEN: usize = 32;
+
+/// A tokenizer that fits the model.
+pub struct TextTokenizer {
+    inner: Tokenizer,
+    eos_id: u32,
+    pad_id: u32,
+    appends_eos: bool,
+}
+
+impl fmt::Debug for TextTokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextTokenizer")
+            .field("eos_id", &self.eos_id)
+            .field("pad_id", &self.pad_id)
+            .field("appends_eos", &self.appends_eos)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TextTokenizer {
+    /// Reads a `tokenizer.json` and checks it against the model's vocabulary.
+    pub fn load(path: &Path, spec_vocab: usize, eos_id: u32, pad_id: u32) -> Result<TextTokenizer, DataError> {
+        let bytes = fs_err::read(path)?;
+        let unreadable = |e: tokenizers::Error| DataError::BadTokenizer { path: path.into(), reason: e.to_string() };
+        let mut inner = Tokenizer::from_bytes(&bytes).map_err(unreadable)?;
+        drop(bytes);
+        inner.with_truncation(None).map_err(unreadable)?;
+        inner.with_padding(None);
+        without_cache(&mut inner);
+
+        let outside = |id: u32| id as usize >= spec_vocab;
+        if let Some((token, id)) =
+            inner.get_vocab(true).into_iter().filter(|(_, id)| outside(*id)).min_by_key(|(_, id)| *id)
+        {
+            return Err(DataError::TokenOutsideVocabulary { path: path.into(), token, id, vocab: spec_vocab });
+        }
+        for (name, id) in [("(end of sequence)", eos_id), ("(padding)", pad_id)] {
+            if outside(id) {
+                let token = name.to_string();
+                return Err(DataError::TokenOutsideVocabulary { path: path.into(), token, id, vocab: spec_vocab });
+            }
+        }
+        if inner.id_to_token(eos_id).is_none() {
+            return Err(DataError::NoSuchToken { path: path.into(), id: eos_id });
+        }
+        // Its post-processor shows itself on the empty text, which has no tokens of its own.
+        let empty = inner.encode_fast("", true).map_err(unreadable)?;
+        let appends_eos = empty.get_ids().last() == Some(&eos_id);
+        Ok(TextTokenizer { inner, eos_id, pad_id, appends_eos })
+    }
+
+    /// The tokenizer's own post-processor ends sequences with the end-of-sequence token.
+    pub fn appends_eos(&self) -> bool {
+        self.appends_eos
+    }
+
+    /// The end-of-sequence id.
+    pub fn eos_id(&self) -> u32 {
+        self.eos_id
+    }
+
+    /// The padding id.
+    pub fn pad_id(&self) -> u32 {
+        self.pad_id
+    }
+
+    /// Replaces `tokens` by those of `text`, at most `max_len` (at least 1) with the end of sequence last. Returns
+    /// whether something was cut off.
+    pub fn encode(&self, text: &str, max_len: usize, tokens: &mut Vec<u32>) -> Result<bool, DataError> {
+        tokens.clear();
+        let max_len = max_len.max(1);
+        let seen = clip(text, max_len);
+        let encoding = self
+            .inner
+            .encode_fast(seen, true)
+            .map_err(|e| DataError::NotTokenised { start: text.chars().take(40).collect(), reason: e.to_string() })?;
+        let mut ids = encoding.get_ids();
+        if self.appends_eos {
+            ids = ids.split_last().map_or(ids, |(_, before)| before);
+        }
+        let kept = ids.len().min(max_len - 1);
+        tokens.extend_from_slice(&ids[..kept]);
+        tokens.push(self.eos_id);
+        Ok(kept < ids.len() || seen.len() < text.len())
+    }
+
+    /// The text of `tokens`, without special tokens, end of sequence and padding.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
+        let plain: Vec<u32> = tokens.iter().copied().filter(|id| *id != self.eos_id && *id != self.pad_id).collect();
+        self.inner.decode(&plain, true).map_err(|e| DataError::NotTokenised {
+            start: format!("{:?}", &plain[..plain.len().min(8)]),
+            reason: e.to_string(),
+        })
+    }
+
+    /// Tokens that the tokenizer knows, special ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+}
+
+/// The part of `text` that is tokenised: all of it, or as much as weighs [`TEXT_BYTES_PER_TOKEN`] bytes for each token
+/// that may be kept, cut at a blank where one is near.
+pub(crate) fn clip(text: &str, max_len: usize) -> &str {
+    let limit = clip_bytes(max_len);
+    if text.len() * MOST_WEIGHT <= limit {
+        return text;
+    }
+    let mut weight = 0;
+    let over = text.char_indices().find(|(_, c)| {
+        weight += c.len_utf8() * if grows(*c) { MOST_WEIGHT } else { 1 };
+        weight > limit
+    });
+    let Some((cut, _)) = over else { return text };
+    let near = text.floor_char_boundary(cut.saturating_sub(256));
+    let blank = text[near..cut].rfind(char::is_whitespace).map_or(cut, |at| near + at);
+    &text[..blank]
+}
+
+/// The most weight, and so the most bytes, that [`clip`] leaves.
+pub(crate) fn clip_bytes(max_len: usize) -> usize {
+    max_len * TEXT_BYTES_PER_TOKEN
+}
+
+/// Bytes that a byte counts for at most.
+pub(crate) const MOST_WEIGHT: usize = 3;
+
+/// Characters that NFKC writes out at five to eleven times their length (Arabic ligatures of whole phrases, squared
+/// words), and the tokenizer's memory with them.
+fn grows(c: char) -> bool {
+    matches!(c, '\u{fdf0}'..='\u{fdff}' | '\u{3300}'..='\u{33ff}')
+}
+
+/// BPE keeps up to 10,000 words in each thread and Unigram as many for all: memory that no plan can know, for a speed
+/// that training does not need.
+fn without_cache(tokenizer: &mut Tokenizer) {
+    let model = match tokenizer.get_model() {
+        ModelWrapper::BPE(bpe) if bpe.get_vocab_size() > 0 => {
+            let mut bpe = bpe.clone();
+            bpe.resize_cache(0);
+            ModelWrapper::BPE(bpe)
+        }
+        ModelWrapper::Unigram(unigram) => {
+            let mut unigram = unigram.clone();
+            unigram.clear_cache();
+            unigram.resize_cache(0);
+            ModelWrapper::Unigram(unigram)
+        }
+        _ => return,
+    };
+    tokenizer.with_model(model);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_grow_weigh_more() {
+        assert_eq!(clip(&"\u{fdfa}".repeat(100), 9).chars().count(), 9 * 32 / 9);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_blank_or_at_a_character() {
+        let words = "wörd ".repeat(100);
+        let seen = clip(&words, 4);
+        assert!(seen.len() <= 128 && seen.len() > 120 && seen.ends_with("wörd"), "{seen:?}");
+        let solid = "ö".repeat(200);
+        assert_eq!(clip(&solid, 1).len(), 32);
+        assert_eq!(clip("short", 1), "short");
+        assert_eq!(clip(&solid, 13), solid);
+    }
+}

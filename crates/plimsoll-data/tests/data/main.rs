@@ -1,0 +1,9 @@
+//! What the data crate promises, on real files made here: one binary, because linking is what takes the time.
+
+mod fixture;
+mod jsonl;
+mod lengths;
+mod parquet;
+mod pyarrow;
+mod stream;
+mod tokenizer;

@@ -1,0 +1,276 @@
+//! The loader's heap against its formula, with every allocation counted; and no allocation in `next`.
+//!
+//! One test function, since the count is of the whole process. `cargo test --test heap -- --nocapture` prints the
+//! measurements that the constants in `heap.rs` rest on.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use plimsoll_data::*;
+use plimsoll_plan::batch::{BatchShape, BatchSlot};
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::models::unigram::{Unigram, UnigramTrainer};
+use tokenizers::models::wordlevel::{WordLevel, WordLevelTrainer};
+use tokenizers::normalizers::NFKC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::metaspace::Metaspace;
+use tokenizers::pre_tokenizers::whitespace::Whitespace;
+use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
+
+struct Counting;
+
+static LIVE: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    static MINE: Cell<u64> = const { Cell::new(0) };
+}
+
+fn took(bytes: usize) {
+    let live = LIVE.fetch_add(bytes as u64, Relaxed) + bytes as u64;
+    PEAK.fetch_max(live, Relaxed);
+    let _ = MINE.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: every call is handed on to the system's allocator unchanged; counting touches no allocated memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        // SAFETY: the caller's promises are the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: `at` came from `alloc` above with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        // Old and new may exist together while the bytes are moved.
+        took(new);
+        LIVE.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: `at` came from `alloc` above with this layout.
+        unsafe { System.realloc(at, layout, new) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most heap above the present while `work` runs.
+fn peak_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = LIVE.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    let out = work();
+    (PEAK.load(Relaxed) - before, out)
+}
+
+fn sentence(i: usize, words: usize) -> String {
+    (0..words).map(|k| format!("word{} ", (i * 31 + k * 17) % 997)).collect()
+}
+
+fn tokenizers(dir: &Path) -> Vec<(&'static str, Arc<TextTokenizer>)> {
+    let corpus: Vec<String> = (0..400).map(|i| sentence(i, 12)).collect();
+    let special = || ["<pad>", "</s>", "<unk>"].map(|t| AddedToken::from(t, true)).to_vec();
+    let make = |name: &'static str, mut tokenizer: Tokenizer, mut trainer: TrainerWrapper| {
+        tokenizer.train(&mut trainer, corpus.iter()).unwrap();
+        let path = dir.join(format!("{name}.json"));
+        tokenizer.save(&path, false).unwrap();
+        (name, Arc::new(TextTokenizer::load(&path, 5000, 1, 0).unwrap()))
+    };
+    let words = WordLevel::builder().unk_token("<unk>".into()).build().unwrap();
+    let mut words = Tokenizer::new(ModelWrapper::WordLevel(words));
+    words.with_pre_tokenizer(Some(Whitespace {}));
+    let mut trainer = WordLevelTrainer::builder();
+    let trainer = trainer.special_tokens(special()).show_progress(false).build().unwrap();
+    let word_level = make("WordLevel", words, TrainerWrapper::WordLevelTrainer(trainer));
+
+    let mut bytes = Tokenizer::new(ModelWrapper::BPE(BPE::default()));
+    bytes.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(false)));
+    let trainer = BpeTrainer::builder()
+        .vocab_size(600)
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .special_tokens(special())
+        .show_progress(false)
+        .build();
+    let bpe = make("byte-level BPE", bytes, TrainerWrapper::BpeTrainer(trainer));
+
+    let mut pieces = Tokenizer::new(ModelWrapper::Unigram(Unigram::default()));
+    pieces.with_normalizer(Some(NFKC)).unwrap();
+    pieces.with_pre_tokenizer(Some(Metaspace::default()));
+    let trainer = UnigramTrainer::builder()
+        .vocab_size(300)
+        .unk_token(Some("<unk>".into()))
+        .special_tokens(special())
+        .show_progress(false)
+        .build()
+        .unwrap();
+    let unigram = make("Unigram", pieces, TrainerWrapper::UnigramTrainer(trainer));
+    vec![word_level, bpe, unigram]
+}
+
+/// Texts that make a tokenizer work hardest for their length, each `bytes` long.
+fn hard_texts(bytes: usize) -> Vec<(&'static str, String)> {
+    let fill = |part: &str| part.repeat(bytes / part.len());
+    vec![
+        ("plain words", sentence(1, bytes / 8)),
+        ("one character, one word", fill("a ")),
+        ("alternating kinds", fill("a!1.b?")),
+        ("one long word", fill("x")),
+        ("unknown script", fill("日本")),
+        ("ligatures that normalise to more", fill("ﷺ")),
+        ("blanks", fill(" ")),
+    ]
+}
+
+fn write_jsonl(path: &Path, rows: impl Iterator<Item = (String, String)>) {
+    let lines: String = rows.map(|(s, t)| serde_json::json!({"source": s, "target": t}).to_string() + "\n").collect();
+    fs_err::write(path, lines).unwrap();
+}
+
+fn write_parquet(path: &Path, rows: &[(String, String)], dictionary: bool) {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    let schema = "message m { REQUIRED BYTE_ARRAY source (UTF8); REQUIRED BYTE_ARRAY target (UTF8); }";
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let properties = parquet::file::properties::WriterProperties::builder()
+        .set_compression(parquet::basic::Compression::SNAPPY)
+        .set_dictionary_enabled(dictionary)
+        .build();
+    let file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).open(path).unwrap();
+    let mut writer = parquet::file::writer::SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+    for rows in rows.chunks(4000) {
+        let mut group = writer.next_row_group().unwrap();
+        let columns: [Vec<ByteArray>; 2] =
+            [rows.iter().map(|r| r.0.as_str().into()).collect(), rows.iter().map(|r| r.1.as_str().into()).collect()];
+        for values in columns {
+            let mut column = group.next_column().unwrap().unwrap();
+            column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+}
+
+fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
+    let at = |name: &str| dir.join(name);
+    let mixed = |rows: usize| (0..rows).map(|i| (sentence(i, 1 + i % 60), sentence(i + 5, 1 + i % 7)));
+    write_jsonl(&at("short.jsonl"), (0..60_000).map(|i| (format!("{i}"), String::new())));
+    write_jsonl(&at("mixed.jsonl"), mixed(20_000));
+    write_jsonl(&at("more.jsonl"), mixed(60_000));
+    write_jsonl(
+        &at("hard.jsonl"),
+        (0..40).flat_map(|_| hard_texts(40_000)).map(|(_, text)| (text, "\"\\\n".repeat(3000))),
+    );
+    write_parquet(&at("mixed.parquet"), &mixed(20_000).collect::<Vec<_>>(), false);
+    let same = "the same long text ".repeat(40);
+    let repeated: Vec<_> = (0..12_000).map(|i| (format!("{same}{}", i % 900), format!("{}", i % 3))).collect();
+    write_parquet(&at("dictionary.parquet"), &repeated, true);
+    ["short.jsonl", "mixed.jsonl", "more.jsonl", "hard.jsonl", "mixed.parquet", "dictionary.parquet"]
+        .map(|name| (name, at(name)))
+        .to_vec()
+}
+
+#[test]
+fn the_loaders_heap_stays_below_its_formula() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizers = tokenizers(dir.path());
+    let files = files(dir.path());
+
+    let mut tokens = Vec::with_capacity(1 << 16);
+    for (name, tokenizer) in &tokenizers {
+        for (kind, text) in hard_texts(16 << 10) {
+            let start = std::time::Instant::now();
+            let (peak, _) = peak_of(|| tokenizer.encode(&text, 1 << 14, &mut tokens).unwrap());
+            let again = peak_of(|| tokenizer.encode(&text, 1 << 14, &mut tokens).unwrap()).0;
+            let rate = 2.0 * text.len() as f64 / start.elapsed().as_secs_f64() / 1e6;
+            println!("{name}, {kind}: {} bytes a byte, {rate:.1} MB/s", again / text.len() as u64);
+            let weight = text.len() as u64 * if kind.starts_with("ligatures") { 3 } else { 1 };
+            assert!(peak <= TOKENIZER_BYTES_PER_TEXT_BYTE * weight + (256 << 10), "{name}, {kind}: {peak}");
+        }
+    }
+
+    let shape = BatchShape { samples: 4, source_len: 256, target_len: 128 };
+    let mut buffers = (vec![0; 4 * 256], vec![0; 4 * 128], vec![0; 4], vec![0; 4]);
+    for (name, path) in &files {
+        for (tokenizer_name, tokenizer) in &tokenizers {
+            for (threads, prefetch) in [(1, 2), (3, 8)] {
+                let before = LIVE.load(Relaxed);
+                let sources = Arc::new(Sources::open(std::slice::from_ref(path), Columns::default()).unwrap());
+                let order = Order::new(1, true);
+                let planned = loader_heap(&sources.load_facts(order), shape, threads, prefetch);
+                PEAK.store(LIVE.load(Relaxed), Relaxed);
+                let settings = LoaderSettings {
+                    shape,
+                    effective_batch: 4,
+                    threads,
+                    prefetch_batches: prefetch,
+                    cursor: Cursor::default(),
+                    limit: None,
+                    on_thread_start: None,
+                };
+                let mut loader = Loader::start(sources.clone(), order, tokenizer.clone(), settings).unwrap();
+                let batches = if *name == "hard.jsonl" { 60 } else { 400 };
+                let mut calls = 0;
+                for _ in 0..batches {
+                    let slot = BatchSlot {
+                        source: &mut buffers.0,
+                        target: &mut buffers.1,
+                        source_lens: &mut buffers.2,
+                        target_lens: &mut buffers.3,
+                    };
+                    let before = MINE.get();
+                    loader.next(slot).unwrap();
+                    calls += MINE.get() - before;
+                }
+                drop(loader);
+                let used = PEAK.load(Relaxed) - before;
+                let total = planned.total_bytes();
+                println!("{name}, {tokenizer_name}, {threads} threads: used {used}, planned {total}: {planned:?}");
+                assert!(used <= total, "{name}, {tokenizer_name}: used {used}, planned {total}: {planned:?}");
+                assert_eq!(calls, 0, "`next` allocated");
+            }
+        }
+    }
+
+    // An evaluation with its texts.
+    for (name, path) in files.iter().filter(|f| f.0 != "hard.jsonl") {
+        let before = LIVE.load(Relaxed);
+        let sources = Arc::new(Sources::open(std::slice::from_ref(path), Columns::default()).unwrap());
+        let facts = sources.load_facts(Order::new(0, false));
+        let planned = loader_heap(&facts, shape, 2, 2).total_bytes() + facts.row_texts_bytes();
+        PEAK.store(LIVE.load(Relaxed), Relaxed);
+        let mut pass = eval_batches(sources, tokenizers[0].1.clone(), shape, 2, 2, None).unwrap();
+        for row in 0..5000 {
+            pass.texts(row).unwrap();
+        }
+        for _ in 0..200 {
+            let slot = BatchSlot {
+                source: &mut buffers.0,
+                target: &mut buffers.1,
+                source_lens: &mut buffers.2,
+                target_lens: &mut buffers.3,
+            };
+            pass.next(slot).unwrap();
+        }
+        drop(pass);
+        let used = PEAK.load(Relaxed) - before;
+        println!("{name}, evaluation: used {used}, planned {planned}");
+        assert!(used <= planned, "{name}, evaluation: used {used}, planned {planned}");
+    }
+
+    // Three times the rows: only the index (24 bytes a block) and the order of blocks (4) may grow.
+    let heap = |name: &str| {
+        let path = files.iter().find(|f| f.0 == name).map(|f| f.1.clone()).unwrap();
+        let sources = Sources::open(&[path], Columns::default()).unwrap();
+        let heap = loader_heap(&sources.load_facts(Order::new(1, true).with_window(16)), shape, 1, 2).total_bytes();
+        (heap, sources.facts().blocks, sources.facts().largest_block)
+    };
+    let ((small, few, block), (large, many, _)) = (heap("mixed.jsonl"), heap("more.jsonl"));
+    assert!(many > 2 * few);
+    assert!(large - small <= 28 * (many - few) + block, "{small} to {large} for {few} to {many} blocks");
+}

@@ -1,0 +1,238 @@
+//! The engine: takes the arena, runs the tapes of its program.
+//!
+//! Everything it does to memory was placed by the plan. It runs on the pool that it is started in (`with_cores`).
+
+use plimsoll_plan::batch::BatchSlot;
+use plimsoll_plan::program::{Placed, Program};
+use plimsoll_plan::train::OptimizerSpec;
+
+use crate::arena::Arena;
+use crate::cpu::{Cores, gradient_norm};
+use crate::error::EngineError;
+use crate::execute::Frame;
+use crate::staging::Staging;
+
+/// What one micro-batch belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct MicroStep {
+    /// Which update, from 0.
+    pub update: u64,
+    /// Samples in the slot.
+    pub samples: usize,
+    /// Index of its first sample in the effective batch.
+    pub first_sample: u32,
+    /// Learning rate of this update, where the optimizer has one.
+    pub lr: Option<f64>,
+}
+
+/// What a micro-batch or an evaluation batch cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Loss {
+    /// Sum over target tokens.
+    pub sum: f64,
+    /// Target tokens.
+    pub tokens: u64,
+}
+
+impl Loss {
+    /// Mean over target tokens.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.tokens.max(1) as f64
+    }
+
+    /// Adds another batch.
+    pub fn add(&mut self, other: Loss) {
+        self.sum += other.sum;
+        self.tokens += other.tokens;
+    }
+}
+
+/// How weights are updated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Updates {
+    /// The optimizer.
+    pub optimizer: OptimizerSpec,
+    /// Gradients longer than this are shortened to it.
+    pub clip_norm: Option<f64>,
+    /// Key of every random number.
+    pub seed: u64,
+}
+
+/// A running program.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) program: Program,
+    pub(crate) arena: Arena,
+    pub(crate) staging: Staging,
+    pub(crate) cores: Cores,
+    updates: Option<Updates>,
+    /// Loss of the update so far.
+    open: Loss,
+    /// Whether the current update has seen a micro-batch.
+    begun: bool,
+}
+
+impl Engine {
+    /// Takes the memory of the program, whole. `updates` may be none for a program without training.
+    pub fn start(program: Program, updates: Option<Updates>) -> Result<Engine, EngineError> {
+        let arena = Arena::take(program.parts.words())?;
+        assert_eq!(rayon::current_num_threads(), program.threads, "the engine runs on the planned number of threads");
+        let parts = program.parts;
+        let at = parts.store + parts.transient + parts.workspace;
+        // SAFETY: the staging part of our arena, which no tensor overlaps.
+        let staging = unsafe { Staging::new(arena.base().add(at).cast(), parts.staging, program.shape) };
+        let cores = Cores { simd: program.simd, threads: program.threads };
+        Ok(Engine { program, arena, staging, cores, updates, open: Loss::default(), begun: false })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// A parameter, by its index.
+    pub fn param(&self, index: usize) -> &[f32] {
+        let place = &self.program.store.params[index];
+        self.persistent(place.weight.0 as usize, place.offset, place.param.elements())
+    }
+
+    /// A parameter, to fill.
+    pub fn param_mut(&mut self, index: usize) -> &mut [f32] {
+        let place = &self.program.store.params[index];
+        let (id, offset, len) = (place.weight.0 as usize, place.offset, place.param.elements());
+        self.persistent_mut(id, offset, len)
+    }
+
+    /// Optimizer state `nth` of a parameter.
+    pub fn state(&self, index: usize, nth: usize) -> &[f32] {
+        let id = self.program.store.params[index].state[nth].0 as usize;
+        self.persistent(id, 0, self.program.store.tensors[id].words)
+    }
+
+    /// Optimizer state `nth` of a parameter, to fill.
+    pub fn state_mut(&mut self, index: usize, nth: usize) -> &mut [f32] {
+        let id = self.program.store.params[index].state[nth].0 as usize;
+        let words = self.program.store.tensors[id].words;
+        self.persistent_mut(id, 0, words)
+    }
+
+    /// The summed gradient of a parameter, where gradients are kept.
+    pub fn gradient(&self, index: usize) -> Option<&[f32]> {
+        let place = &self.program.store.params[index];
+        let id = self.program.store.gradients[place.weight.0 as usize]?;
+        Some(self.persistent(id.0 as usize, place.offset, place.param.elements()))
+    }
+
+    fn persistent(&self, id: usize, offset: usize, len: usize) -> &[f32] {
+        // SAFETY: the plan placed this tensor here; `&self` keeps every writer away.
+        unsafe { std::slice::from_raw_parts(self.arena.base().add(self.program.store_offsets[id] + offset), len) }
+    }
+
+    fn persistent_mut(&mut self, id: usize, offset: usize, len: usize) -> &mut [f32] {
+        // SAFETY: as above, and `&mut self` makes us the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(self.program.store_offsets[id] + offset), len) }
+    }
+
+    /// Lends the batch to the loader.
+    pub fn slot(&mut self) -> BatchSlot<'_> {
+        self.staging.slot()
+    }
+
+    /// Forward and backward of the batch in the slot; with the optimizer in the backward pass, the update too.
+    pub fn micro_step(&mut self, step: MicroStep) -> Result<Loss, EngineError> {
+        let placed = self.program.micro.as_ref().ok_or(EngineError::NotPlanned { what: "training" })?;
+        self.staging.take(step.samples, step.first_sample, &self.program.spec, true)?;
+        let tokens = self.staging.label_count();
+        let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
+        let mut frame = self.frame(placed);
+        frame.first_micro = !self.begun;
+        frame.seed = updates.seed;
+        frame.update = step.update;
+        frame.optimizer = Some(&updates.optimizer);
+        frame.lr = step.lr;
+        frame.grad_scale = (1.0 / tokens.max(1) as f64) as f32;
+        frame.run(&placed.tape.ops);
+        let loss = Loss { sum: frame.loss_sum, tokens };
+        self.open.add(loss);
+        self.begun = true;
+        Ok(loss)
+    }
+
+    /// Ends an update: from the summed gradients where they are kept. Returns the loss of the whole effective batch and
+    /// the norm of its gradient where it was taken.
+    pub fn update(&mut self, step: MicroStep) -> Result<(Loss, Option<f64>), EngineError> {
+        let loss = std::mem::take(&mut self.open);
+        self.begun = false;
+        let Some(placed) = self.program.update.as_ref() else { return Ok((loss, None)) };
+        let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
+        let mean = 1.0 / loss.tokens.max(1) as f64;
+        let mut norm = None;
+        let mut clip = 1.0;
+        if let Some(most) = updates.clip_norm {
+            let found = self.gradient_norm() * mean;
+            // As torch.nn.utils.clip_grad_norm_.
+            clip = (most / (found + 1e-6)).min(1.0);
+            norm = Some(found);
+        }
+        let mut frame = self.frame(placed);
+        frame.update = step.update;
+        frame.optimizer = Some(&updates.optimizer);
+        frame.lr = step.lr;
+        frame.grad_scale = (mean * clip) as f32;
+        frame.run(&placed.tape.ops);
+        Ok((loss, norm))
+    }
+
+    fn gradient_norm(&self) -> f64 {
+        let store = &self.program.store;
+        let squares = store.gradients.iter().flatten().map(|id| {
+            let id = id.0 as usize;
+            gradient_norm::sum_of_squares(self.cores, self.persistent(id, 0, store.tensors[id].words))
+        });
+        squares.sum::<f64>().sqrt()
+    }
+
+    /// The loss of the batch in the slot, without dropout and without a trace.
+    pub fn eval(&mut self, samples: usize) -> Result<Loss, EngineError> {
+        let placed = self.program.eval.as_ref().ok_or(EngineError::NotPlanned { what: "evaluation" })?;
+        self.staging.take(samples, 0, &self.program.spec, true)?;
+        let tokens = self.staging.label_count();
+        let mut frame = self.frame(placed);
+        frame.run(&placed.tape.ops);
+        Ok(Loss { sum: frame.loss_sum, tokens })
+    }
+
+    pub(crate) fn frame<'a>(&'a self, placed: &'a Placed) -> Frame<'a> {
+        Frame::new(&self.program, placed, &self.arena, &self.staging, self.cores)
+    }
+}
+
+/// Runs `f` on a fresh thread that is itself one of `threads` workers; `on_start` is called first in each of them.
+pub fn with_cores<R: Send>(threads: usize, on_start: impl Fn() + Send + Sync + 'static, f: impl FnOnce() -> R + Send) -> Result<R, EngineError> {
+    let refused = |reason: String| EngineError::Threads { threads, reason };
+    let on_start = std::sync::Arc::new(on_start);
+    let here = on_start.clone();
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("engine-0".into()).stack_size(ENGINE_STACK);
+        let handle = thread.spawn_scoped(scope, move || {
+            here();
+            let builder = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .use_current_thread()
+                .stack_size(WORKER_STACK)
+                .thread_name(|i| format!("engine-{i}"))
+                .start_handler(move |_| on_start());
+            let pool = builder.build().map_err(|e| refused(e.to_string()))?;
+            Ok(pool.install(f))
+        });
+        match handle.map_err(|e| EngineError::Threads { threads, reason: e.to_string() })?.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Stack of the thread that runs the tape, and everything that the caller does there.
+pub const ENGINE_STACK: usize = 1 << 20;
+/// Stack of the other compute threads.
+pub const WORKER_STACK: usize = 256 << 10;

@@ -1,0 +1,21 @@
+//! The step: arenas, kernels, optimizers, generation.
+//!
+//! Invariant: memory is taken when the engine starts and at no other time; ops write into memory that the plan placed.
+//! It knows no files, no terminal, no signals and no checkpoint format.
+//!
+//! Read in this order: `engine` (what a caller can do), `execute` (a tape becomes kernel calls), `cpu` (the kernels).
+
+mod arena;
+pub mod cpu;
+mod engine;
+mod error;
+mod execute;
+mod math;
+mod optimize;
+mod philox;
+mod pool;
+pub mod simd;
+mod staging;
+
+pub use engine::{ENGINE_STACK, Engine, Loss, MicroStep, Updates, WORKER_STACK, with_cores};
+pub use error::EngineError;

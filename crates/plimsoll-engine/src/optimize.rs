@@ -1,0 +1,71 @@
+//! One parameter's update: from the optimizer's spec to its kernel.
+
+use plimsoll_plan::train::OptimizerSpec;
+
+use crate::cpu::Cores;
+use crate::cpu::adafactor::{AdafactorStep, SecondMoment, adafactor};
+use crate::cpu::adamw::{AdamWStep, adamw};
+use crate::cpu::sgd::{SgdStep, sgd};
+
+/// What changes from update to update.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// Which update, from 0.
+    pub update: u64,
+    /// Scheduled learning rate, where the optimizer has one.
+    pub lr: Option<f64>,
+    /// Turns the summed gradient into the clipped mean.
+    pub grad_scale: f32,
+}
+
+/// Updates a parameter; `state` yields its state tensors in the optimizer's order.
+pub(crate) fn update<'a>(
+    cores: Cores,
+    optimizer: &OptimizerSpec,
+    step: Step,
+    weight: &mut [f32],
+    grad: &[f32],
+    matrix: bool,
+    state: &mut dyn Iterator<Item = &'a mut [f32]>,
+    workspace: &mut [f32],
+) {
+    let mut next = || state.next().expect("the plan declared this state");
+    let grad_scale = step.grad_scale;
+    let number = step.update + 1;
+    match optimizer {
+        OptimizerSpec::AdamW { lr, betas, eps, weight_decay } => {
+            let step = AdamWStep { lr: step.lr.unwrap_or(*lr), betas: *betas, eps: *eps, weight_decay: *weight_decay, step: number, grad_scale };
+            adamw(cores, &step, weight, grad, next(), next());
+        }
+        OptimizerSpec::Sgd { lr, momentum, dampening, nesterov, weight_decay } => {
+            let step = SgdStep {
+                lr: step.lr.unwrap_or(*lr),
+                momentum: *momentum,
+                dampening: *dampening,
+                nesterov: *nesterov,
+                weight_decay: *weight_decay,
+                step: number,
+                grad_scale,
+            };
+            let buffer = if *momentum == 0.0 { &mut [] } else { next() };
+            sgd(cores, &step, weight, grad, buffer);
+        }
+        OptimizerSpec::Adafactor { lr, eps, clip_threshold, decay_rate, beta1, weight_decay, scale_parameter, relative_step, warmup_init } => {
+            let step = AdafactorStep {
+                lr: if *relative_step { None } else { step.lr.or(*lr) },
+                eps: *eps,
+                clip_threshold: *clip_threshold,
+                decay_rate: *decay_rate,
+                beta1: *beta1,
+                weight_decay: *weight_decay,
+                scale_parameter: *scale_parameter,
+                warmup_init: *warmup_init,
+                step: number,
+                grad_scale,
+            };
+            let moment = if matrix { SecondMoment::Factored { row: next(), col: next() } } else { SecondMoment::Whole(next()) };
+            let average = beta1.map(|_| next());
+            adafactor(cores, &step, weight, grad, moment, average, workspace);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What is there: RAM, swap, cgroup limits, pressure, cores, disks, GPUs, the memory of processes.
+//!
+//! Invariant: this crate only reads, and every file it reads hangs under a [`Root`] that the caller gives, so that
+//! tests run on recorded trees. Reading, parsing and deciding are apart: parsers take text, decisions
+//! ([`effective_limit`], [`reclaimable`], [`usable`]) take values. It knows nothing of models and plans.
+
+mod bytes;
+mod cgroup;
+mod cpu;
+mod disk;
+mod error;
+mod gpu;
+mod headroom;
+mod kernel;
+mod lines;
+mod meminfo;
+mod mounts;
+mod pressure;
+mod probe;
+mod process;
+mod report;
+mod root;
+mod sighting;
+
+pub use bytes::{Bytes, NotBytes};
+pub use cgroup::{
+    Cgroup, CgroupVersion, Level, Limit, Membership, MemoryStat, Room, effective_limit, parse_membership,
+    parse_memory_stat, reclaimable, tightest,
+};
+pub use cpu::{Cores, Cpu, SimdLevel, parse_cpu_list, parse_cpuinfo, usable_cores};
+pub use disk::{Disk, DiskKind, Space};
+pub use error::MachineError;
+pub use gpu::{Gpu, GpuMemory, Gpus};
+pub use headroom::{Bound, Headroom, Usable, headroom, usable};
+pub use kernel::{HugePages, Kernel, Overcommit, ResourceLimits, parse_limits};
+pub use meminfo::{MemInfo, parse_meminfo};
+pub use mounts::{Mount, mount_of, parse_mountinfo};
+pub use pressure::{Pressure, Stall, parse_pressure};
+pub use probe::{Probe, Ram, Swap, probe};
+pub use process::{ProcessMemory, own_memory, parse_status, process_memory};
+pub use root::Root;
+pub use sighting::Sighting;

@@ -1,0 +1,24 @@
+//! What happens when a run breaks: checkpoints, the supervisor, stop signals, exit codes, free space.
+//!
+//! Start reading at [`checkpoint`] (what survives) and [`supervise()`] (who outlives whom). Every decision
+//! (`checkpoint::to_remove`, `supervise::decide`) is a pure function; the deeds around it are short.
+//!
+//! Architecture invariant: this crate knows processes, signals and files. It knows no tensor (a checkpoint's files are
+//! bytes that the caller streams) and no screen.
+
+pub mod checkpoint;
+mod durable;
+mod error;
+mod exit_code;
+mod room;
+mod run_lock;
+mod stop_flag;
+pub mod supervise;
+
+pub use durable::atomic_write;
+pub use error::RecoverError;
+pub use exit_code::ExitCode;
+pub use room::room_for;
+pub use run_lock::RunLock;
+pub use stop_flag::StopFlag;
+pub use supervise::{Events, Exit, Outcome, supervise};

@@ -1,0 +1,260 @@
+//! `journal.jsonl`: what happened in a run, one JSON object a line, only ever appended to.
+//!
+//! Invariant: a record is one `write` of a whole line, so after any crash the file is valid up to its last line end; a
+//! cut tail is reported by [`read`] and removed when the journal is next opened. Several processes may append.
+
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fs_err as fs;
+use plimsoll_machine::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{WatchError, number};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A run began.
+    RunStarted {
+        /// The program's version.
+        version: String,
+        /// Which plan, as the checkpoint names it.
+        plan: String,
+        /// Steps to do.
+        total_steps: u64,
+        /// Samples per weight update.
+        effective_batch: u64,
+        /// Engine threads.
+        threads: u64,
+        /// The SIMD level that the kernels use.
+        simd: String,
+        /// The planned peak of RAM, all processes.
+        planned_ram_bytes: Bytes,
+        /// The planned peak of VRAM.
+        #[serde(default)]
+        planned_vram_bytes: Bytes,
+        /// Anything else worth knowing.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        facts: Value,
+    },
+    /// A weight update was done.
+    Step {
+        /// Which, from 1.
+        step: u64,
+        /// Mean loss over its target tokens.
+        #[serde(with = "number")]
+        loss: f64,
+        /// The learning rate that was used.
+        #[serde(with = "number")]
+        lr: f64,
+        /// The gradient's norm before clipping.
+        #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+        grad_norm: Option<f64>,
+        /// Real tokens in it, source and target.
+        tokens: u64,
+        /// Its wall time.
+        #[serde(with = "number")]
+        seconds: f64,
+        /// Its rate.
+        #[serde(with = "number")]
+        tokens_per_second: f64,
+        /// RAM in use after it, all processes.
+        ram_bytes: Bytes,
+    },
+    /// An evaluation was done.
+    Eval {
+        /// After which step.
+        step: u64,
+        /// Mean loss over the target tokens.
+        #[serde(with = "number")]
+        loss: f64,
+        /// BLEU-4, 0 to 100, where answers were generated.
+        #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+        bleu: Option<f64>,
+        /// Share of answers that are exactly right, 0 to 1, where answers were generated.
+        #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+        exact: Option<f64>,
+        /// Its wall time.
+        #[serde(with = "number")]
+        seconds: f64,
+    },
+    /// A checkpoint is complete.
+    Saved {
+        /// After which step.
+        step: u64,
+        /// Where.
+        path: PathBuf,
+        /// Its length.
+        bytes: Bytes,
+        /// How long it took.
+        #[serde(with = "number")]
+        seconds: f64,
+    },
+    /// The run goes on from a checkpoint; what the journal says of later steps before this line is void.
+    Resumed {
+        /// The checkpoint's step.
+        step: u64,
+        /// The checkpoint.
+        from: PathBuf,
+    },
+    /// The run stopped and can be resumed.
+    Stopped {
+        /// After which step.
+        step: u64,
+        /// Why.
+        reason: String,
+    },
+    /// All steps are done.
+    Finished {
+        /// How many.
+        steps: u64,
+        /// The last step's loss.
+        #[serde(with = "number")]
+        final_loss: f64,
+        /// Wall time of this process's part of the run.
+        #[serde(with = "number")]
+        seconds: f64,
+        /// The measured peak of RAM, all processes.
+        peak_ram_bytes: Bytes,
+    },
+    /// Something that the user should know and that stops nothing.
+    Warning {
+        /// After which step.
+        step: u64,
+        /// What.
+        message: String,
+    },
+    /// A kind that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// An event and when it happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Milliseconds since 1970, by the machine's clock.
+    pub unix_ms: u64,
+    /// What.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub struct Journal {
+    file: fs::File,
+    line: Vec<u8>,
+}
+
+impl Journal {
+    /// Starts the journal of a new run; one that is there already is refused.
+    pub fn create(path: &Path) -> Result<Journal, WatchError> {
+        Ok(Journal::on(fs::OpenOptions::new().append(true).create_new(true).open(path)?))
+    }
+
+    /// Opens a journal to go on with it, or starts it. A line that a crash cut is removed.
+    pub fn append(path: &Path) -> Result<Journal, WatchError> {
+        let mut file = fs::OpenOptions::new().read(true).append(true).create(true).open(path)?;
+        let length = file.metadata()?.len();
+        let whole = whole_lines(&mut file, length)?;
+        if whole < length {
+            file.set_len(whole)?;
+        }
+        Ok(Journal::on(file))
+    }
+
+    fn on(file: fs::File) -> Journal {
+        Journal { file, line: Vec::with_capacity(4096) }
+    }
+
+    /// Appends one record, dated now. A disk that takes only a part of it is told to forget that part.
+    pub fn record(&mut self, event: &Event) -> Result<(), WatchError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.line.clear();
+        let record = RecordRef { unix_ms: now.as_millis() as u64, event };
+        serde_json::to_writer(&mut self.line, &record).map_err(std::io::Error::from)?;
+        self.line.push(b'\n');
+        let written = self.file.write(&self.line)?;
+        if written < self.line.len() {
+            let length = self.file.metadata()?.len();
+            self.file.set_len(length.saturating_sub(written as u64))?;
+            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull).into());
+        }
+        Ok(())
+    }
+
+    /// Brings what was recorded to the disk, for the moments that must survive a power cut.
+    pub fn sync(&self) -> Result<(), WatchError> {
+        Ok(self.file.sync_data()?)
+    }
+}
+
+#[derive(Serialize)]
+struct RecordRef<'a> {
+    unix_ms: u64,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+/// What a journal holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// Its records, in order.
+    pub records: Vec<Record>,
+    /// The last line, if a crash cut it.
+    pub cut: Option<Cut>,
+}
+
+/// A last line without an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Line, from 1.
+    pub line: usize,
+    /// What there is of it.
+    pub bytes: Bytes,
+}
+
+/// Reads a journal, of a live run or a dead one.
+pub fn read(path: &Path) -> Result<Reading, WatchError> {
+    let mut from = BufReader::new(fs::File::open(path)?);
+    let (mut records, mut text) = (Vec::new(), Vec::new());
+    for line in 1.. {
+        text.clear();
+        if from.read_until(b'\n', &mut text)? == 0 {
+            break;
+        }
+        if text.last() != Some(&b'\n') {
+            let cut = Cut { line, bytes: Bytes(text.len() as u64) };
+            return Ok(Reading { records, cut: Some(cut) });
+        }
+        let record = serde_json::from_slice(&text).map_err(|error| WatchError::NotARecord {
+            path: path.to_path_buf(),
+            line,
+            found: String::from_utf8_lossy(&text[..text.len().min(60)]).trim_end().escape_debug().to_string(),
+            problem: error.to_string(),
+        })?;
+        records.push(record);
+    }
+    Ok(Reading { records, cut: None })
+}
+
+/// The length of `file` up to its last line end, looked for from the back.
+fn whole_lines(file: &mut fs::File, length: u64) -> Result<u64, WatchError> {
+    let mut block = [0; 4096];
+    let mut end = length;
+    while end > 0 {
+        let start = end.saturating_sub(block.len() as u64);
+        let part = &mut block[..(end - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(part)?;
+        if let Some(at) = part.iter().rposition(|&byte| byte == b'\n') {
+            return Ok(start + at as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}

@@ -1,0 +1,326 @@
+//! What was said on the command line, word for word: verbs, flags, help.
+//!
+//! Nothing is judged here beyond the form of a value; what the words mean together with a job file, and which values
+//! are in range, is the business of `settings`. Every key of a job file has its flag in [`JobFlags`].
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use plimsoll_machine::Bytes;
+
+use crate::job::count::Count;
+use crate::job::recompute::Recompute;
+
+/// Heading of the flags that hold a choice of the plan.
+const PINS: &str = "Pins (hold a choice of the plan; the result stays the same)";
+
+/// Trains and fine-tunes models inside the memory a machine has
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, max_term_width = 110, disable_help_subcommand = true)]
+#[command(after_help = "\
+Examples:
+  plimsoll probe                                        what this machine can give
+  plimsoll plan examples/chat/job.toml                  what the job needs, part by part
+  plimsoll train examples/chat/job.toml                 plan, then train
+  plimsoll train --model t5-small --data pairs.jsonl    no job file needed
+
+Exit codes: 0 done, 1 the run failed, 2 usage or bad input, 3 does not fit, 4 stopped and resumable")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// One verb and what was said with it.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Show the machine, and what a run may use of it
+    Probe(ProbeArgs),
+    /// Show what a job needs, part by part, and whether it fits
+    Plan(PlanArgs),
+    /// Plan, then train
+    Train(TrainArgs),
+    /// Go on with a run from its last complete checkpoint
+    Resume(ResumeArgs),
+    /// Try a model: print its answers to prompts
+    Generate(GenerateArgs),
+    /// Measure a run's model: loss and BLEU-4
+    Eval(EvalArgs),
+    /// List a run's checkpoints, and verify them
+    Checkpoints(CheckpointsArgs),
+    /// The training process, started by `train` and `resume`
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+/// `plimsoll probe`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll probe                 RAM, swap, limits, cores, disk and cards, for people
+  plimsoll probe --json          the same, for programs
+  plimsoll probe /data/runs      with the disk that holds /data/runs")]
+pub struct ProbeArgs {
+    /// Folder whose disk is looked at: where runs will be written
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `plimsoll plan`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "plimsoll plan [JOB] [OPTIONS]",
+    after_help = "\
+Examples:
+  plimsoll plan job.toml                                the plan for this machine
+  plimsoll plan job.toml --ram 2GiB                     would it fit into 2 GiB?
+  plimsoll plan --model t5-small --data pairs.jsonl --json
+  plimsoll plan job.toml --micro-batch 4                hold one choice, let the plan make the others
+
+Exit code 3: it does not fit; what would make it fit is printed."
+)]
+pub struct PlanArgs {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobFlags,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `plimsoll train`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "plimsoll train [JOB] [OPTIONS]",
+    after_help = "\
+Examples:
+  plimsoll train job.toml
+  plimsoll train job.toml --ram 2GiB --out runs/second-try
+  plimsoll train --model t5-small --data pairs.jsonl --eval held-out.jsonl
+  plimsoll train job.toml --optimizer '{ name = \"adamw\", lr = 3e-4, betas = [0.9, 0.98] }'
+  plimsoll train job.toml --plan-only                   stop before step 1
+
+Ctrl-C saves and exits 4; `plimsoll resume RUN` goes on."
+)]
+pub struct TrainArgs {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobFlags,
+    /// Run folder to make [default: runs/NAME-N, the first that does not exist]
+    #[arg(long, value_name = "RUN")]
+    pub out: Option<PathBuf>,
+    /// Plan, say so, and stop before step 1
+    #[arg(long)]
+    pub plan_only: bool,
+}
+
+/// `plimsoll resume`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll resume runs/chat-1    go on after Ctrl-C, a crash or a power cut")]
+pub struct ResumeArgs {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+}
+
+/// `plimsoll generate`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll generate runs/chat-1 --prompt 'add 2 and 3'
+  plimsoll generate runs/chat-1 --prompt one --prompt two --beams 4 --json
+  plimsoll generate models/t5-small < prompts.txt       one prompt a line")]
+pub struct GenerateArgs {
+    /// Run folder, or a Hugging Face model folder
+    #[arg(value_name = "RUN|MODEL_DIR")]
+    pub from: PathBuf,
+    /// Text to answer; may be given several times [default: the lines of stdin]
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// Beams to search with; 1 is greedy
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub beams: u32,
+    /// Most tokens of one answer
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub max_new: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `plimsoll eval`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll eval runs/chat-1                             on the job's own evaluation file
+  plimsoll eval runs/chat-1 --data test.jsonl --json    on another file")]
+pub struct EvalArgs {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// File to evaluate on [default: the job's `data.eval`]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `plimsoll checkpoints`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll checkpoints runs/chat-1             which steps can be resumed from
+  plimsoll checkpoints runs/chat-1 --verify    read every byte and check it")]
+pub struct CheckpointsArgs {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Read every byte of every checkpoint and check it against its manifest
+    #[arg(long)]
+    pub verify: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `plimsoll worker`
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+}
+
+/// Where the first weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Init {
+    /// The model folder's weights
+    Weights,
+    /// Drawn from the seed; only config.json and the tokenizer are read
+    Random,
+}
+
+/// Something that is on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On
+    On,
+    /// Off
+    Off,
+}
+
+/// A job: a file, flags, or both; a flag outweighs the file.
+#[derive(Clone, Debug, Default, Args)]
+pub struct JobFlags {
+    /// Job file (TOML); each of its keys has a flag, and a flag outweighs the file
+    #[arg(value_name = "JOB")]
+    pub job: Option<PathBuf>,
+
+    /// Hugging Face model folder: config.json, safetensors, tokenizer.json
+    #[arg(long, value_name = "DIR", help_heading = "Model")]
+    pub model: Option<PathBuf>,
+    /// Where the first weights come from [default: weights]
+    #[arg(long, value_enum, value_name = "weights|random", hide_possible_values = true, help_heading = "Model")]
+    pub init: Option<Init>,
+    /// Dropout while training, 0 to less than 1 [default: the model's]
+    #[arg(long, value_name = "P", help_heading = "Model", allow_negative_numbers = true)]
+    pub dropout: Option<f64>,
+
+    /// Training data, JSONL or Parquet; a quoted pattern such as 'data/*.jsonl' works too
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
+    pub data: Vec<PathBuf>,
+    /// Held-out data to evaluate on
+    #[arg(long, value_name = "FILE", help_heading = "Data")]
+    pub eval: Option<PathBuf>,
+    /// Column with the input text [default: guessed from the usual names]
+    #[arg(long, value_name = "COL", help_heading = "Data")]
+    pub source: Option<String>,
+    /// Column with the text to learn [default: guessed from the usual names]
+    #[arg(long, value_name = "COL", help_heading = "Data")]
+    pub target: Option<String>,
+    /// Tokens of a source to keep [default: from the data]
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub max_source: Option<Count>,
+    /// Tokens of a target to keep [default: from the data]
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub max_target: Option<Count>,
+    /// Shuffle the samples in every epoch; this is the default
+    #[arg(long, help_heading = "Data", conflicts_with = "no_shuffle")]
+    pub shuffle: bool,
+    /// Keep the order of the files
+    #[arg(long, help_heading = "Data")]
+    pub no_shuffle: bool,
+
+    /// Samples per weight update; every plan keeps it [default: 32]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub effective_batch: Option<Count>,
+    /// Passes over the data [default: 3]
+    #[arg(long, value_name = "N", help_heading = "Training", conflicts_with = "steps")]
+    pub epochs: Option<Count>,
+    /// Weight updates, instead of epochs
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub steps: Option<Count>,
+    /// adafactor, adamw or sgd, or a TOML table with further keys [default: adafactor]
+    #[arg(long, value_name = "NAME|TABLE", help_heading = "Training")]
+    pub optimizer: Option<String>,
+    /// Learning rate [default: adafactor 1e-3, adamw 1e-4]
+    #[arg(long, value_name = "RATE", help_heading = "Training", allow_negative_numbers = true)]
+    pub lr: Option<f64>,
+    /// constant, linear, cosine or one-cycle, or a TOML table with further keys [default: constant]
+    #[arg(long, value_name = "NAME|TABLE", help_heading = "Training")]
+    pub schedule: Option<String>,
+    /// Updates over which the learning rate rises from 0 [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub warmup_steps: Option<Count>,
+    /// Global gradient norm to clip at; 0 is off [default: off]
+    #[arg(long, value_name = "NORM", help_heading = "Training", allow_negative_numbers = true)]
+    pub clip_norm: Option<f64>,
+    /// Updates between evaluations; 0 is off [default: 200 where there is evaluation data]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub eval_every: Option<Count>,
+    /// Updates between checkpoints; 0 saves only at the end or when stopped [default: 500]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub save_every: Option<Count>,
+    /// Checkpoints to keep [default: 3]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub keep: Option<Count>,
+    /// Threads that compute [default: all cores]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub threads: Option<Count>,
+    /// Seed of weights, shuffling and dropout [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub seed: Option<Count>,
+
+    /// RAM that the run may use, such as 2GiB [default: what the machine can give]
+    #[arg(long, value_name = "BYTES", help_heading = "Budget")]
+    pub ram: Option<Bytes>,
+    /// Disk that the run may use, such as 20GiB [default: what is free]
+    #[arg(long, value_name = "BYTES", help_heading = "Budget")]
+    pub disk: Option<Bytes>,
+
+    /// Samples per micro-batch; divides the effective batch
+    #[arg(long, value_name = "N", help_heading = PINS)]
+    pub micro_batch: Option<Count>,
+    /// Blocks whose activations are computed twice instead of kept
+    #[arg(
+        long,
+        value_name = "N|all|none",
+        help_heading = PINS
+    )]
+    pub recompute: Option<Recompute>,
+    /// Target tokens per chunk of the loss
+    #[arg(long, value_name = "N", help_heading = PINS)]
+    pub loss_chunk: Option<Count>,
+    /// Update each weight as soon as its gradient is complete
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, help_heading = PINS)]
+    pub optimizer_in_backward: Option<Switch>,
+    /// Threads that read and tokenise
+    #[arg(long, value_name = "N", help_heading = PINS)]
+    pub loader_threads: Option<Count>,
+}

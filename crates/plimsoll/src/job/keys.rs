@@ -1,0 +1,86 @@
+//! The one list of a job's keys and the flag that says the same.
+//!
+//! Messages, origins and the resolved job file name settings by these keys; a test holds the list against the flags
+//! that the command line has.
+
+/// Key of a job file, flag.
+pub const KEYS: &[(&str, &str)] = &[
+    ("model.path", "--model"),
+    ("model.init", "--init"),
+    ("model.dropout", "--dropout"),
+    ("data.train", "--data"),
+    ("data.eval", "--eval"),
+    ("data.columns.source", "--source"),
+    ("data.columns.target", "--target"),
+    ("data.max_len.source", "--max-source"),
+    ("data.max_len.target", "--max-target"),
+    ("data.shuffle", "--shuffle"),
+    ("train.effective_batch", "--effective-batch"),
+    ("train.epochs", "--epochs"),
+    ("train.steps", "--steps"),
+    ("train.optimizer", "--optimizer"),
+    ("train.optimizer.lr", "--lr"),
+    ("train.schedule", "--schedule"),
+    ("train.schedule.warmup_steps", "--warmup-steps"),
+    ("train.clip_norm", "--clip-norm"),
+    ("train.eval_every", "--eval-every"),
+    ("train.save_every", "--save-every"),
+    ("train.keep", "--keep"),
+    ("train.threads", "--threads"),
+    ("train.seed", "--seed"),
+    ("budget.ram", "--ram"),
+    ("budget.disk", "--disk"),
+    ("pin.micro_batch", "--micro-batch"),
+    ("pin.recompute", "--recompute"),
+    ("pin.loss_chunk", "--loss-chunk"),
+    ("pin.optimizer_in_backward", "--optimizer-in-backward"),
+    ("pin.loader_threads", "--loader-threads"),
+];
+
+/// The flag of a key.
+pub fn flag(key: &str) -> Option<&'static str> {
+    KEYS.iter().find(|(known, _)| *known == key).map(|(_, flag)| *flag)
+}
+
+/// The table of a job file in which `name` is a key, such as `train` for `seed`.
+pub fn home(name: &str) -> Option<&'static str> {
+    KEYS.iter().filter_map(|(key, _)| key.rsplit_once('.')).find(|(_, last)| *last == name).map(|(table, _)| table)
+}
+
+/// The known name that `name` was most likely meant to be.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_key_has_its_flag_and_every_flag_of_a_job_its_key() {
+        let cli = crate::args::Cli::command();
+        let plan = cli.get_subcommands().find(|verb| verb.get_name() == "plan").unwrap();
+        let mut flags: Vec<String> = plan
+            .get_arguments()
+            .filter_map(|arg| arg.get_long().map(|long| format!("--{long}")))
+            .filter(|flag| !["--json", "--no-shuffle"].contains(&flag.as_str()))
+            .collect();
+        let mut listed: Vec<String> = KEYS.iter().map(|(_, flag)| flag.to_string()).collect();
+        flags.sort();
+        listed.sort();
+        assert_eq!(flags, listed);
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_finds_the_key_that_was_meant() {
+        assert_eq!(nearest("effective_bacth", ["epochs", "effective_batch", "eval_every"]), Some("effective_batch"));
+        assert_eq!(nearest("zzz", ["epochs", "effective_batch"]), None);
+        assert_eq!(home("seed"), Some("train"));
+    }
+}

@@ -1,0 +1,167 @@
+//! The job file, as it is written: TOML tables with every key optional, each value knowing its place in the text.
+//!
+//! Unknown and duplicate keys are refused while reading. No default is filled in here and no value is judged; that is
+//! the business of `settings`. Keys that the program does not serve yet are read all the same, so that they can be
+//! refused by name instead of being ignored.
+
+pub mod count;
+pub mod keys;
+pub mod optimizer;
+pub mod paths;
+pub mod read;
+pub mod recompute;
+pub mod resolve;
+pub mod run_folder;
+pub mod schedule;
+pub mod write;
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use count::Count;
+use optimizer::OptimizerTable;
+use paths::Files;
+use recompute::Recompute;
+use schedule::ScheduleTable;
+
+/// A whole job file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct Job {
+    /// `[model]`
+    pub model: ModelTable,
+    /// `[data]`
+    pub data: DataTable,
+    /// `[train]`
+    pub train: TrainTable,
+    /// `[budget]`
+    pub budget: BudgetTable,
+    /// `[allow]`
+    pub allow: AllowTable,
+    /// `[pin]`
+    pub pin: PinTable,
+}
+
+/// `[model]`: what is trained.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct ModelTable {
+    /// Hugging Face folder.
+    pub path: Option<Spanned<String>>,
+    /// `weights` or `random`.
+    pub init: Option<Spanned<String>>,
+    /// `all`; freezing and LoRA are not served yet.
+    pub train: Option<Spanned<Value>>,
+    /// Overrides the dropout of config.json.
+    pub dropout: Option<Spanned<f64>>,
+}
+
+/// `[data]`: what it is trained on.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct DataTable {
+    /// Files or patterns.
+    pub train: Option<Spanned<Files>>,
+    /// Held-out file.
+    pub eval: Option<Spanned<String>>,
+    /// `pairs`.
+    pub kind: Option<Spanned<String>>,
+    /// Names of the columns.
+    pub columns: ColumnsTable,
+    /// Tokens to keep.
+    pub max_len: MaxLenTable,
+    /// Shuffle in every epoch.
+    pub shuffle: Option<Spanned<bool>>,
+}
+
+/// `data.columns`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table like { source = \"prompt\", target = \"response\" }")]
+pub struct ColumnsTable {
+    /// Column with the input.
+    pub source: Option<Spanned<String>>,
+    /// Column with the text to learn.
+    pub target: Option<Spanned<String>>,
+}
+
+/// `data.max_len`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table like { source = 256, target = 256 }")]
+pub struct MaxLenTable {
+    /// Tokens of a source.
+    pub source: Option<Spanned<Count>>,
+    /// Tokens of a target.
+    pub target: Option<Spanned<Count>>,
+}
+
+/// `[train]`: how.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct TrainTable {
+    /// Samples per update.
+    pub effective_batch: Option<Spanned<Count>>,
+    /// Passes over the data.
+    pub epochs: Option<Spanned<Count>>,
+    /// Updates, instead of epochs.
+    pub steps: Option<Spanned<Count>>,
+    /// Optimizer and its numbers.
+    pub optimizer: Option<Spanned<OptimizerTable>>,
+    /// Course of the learning rate.
+    pub schedule: Option<Spanned<ScheduleTable>>,
+    /// Global gradient norm; 0 is off.
+    pub clip_norm: Option<Spanned<f64>>,
+    /// Updates between evaluations; 0 is off.
+    pub eval_every: Option<Spanned<Count>>,
+    /// Updates between checkpoints; 0 is off.
+    pub save_every: Option<Spanned<Count>>,
+    /// Checkpoints to keep.
+    pub keep: Option<Spanned<Count>>,
+    /// Threads that compute.
+    pub threads: Option<Spanned<Count>>,
+    /// Seed of everything random.
+    pub seed: Option<Spanned<Count>>,
+}
+
+/// `[budget]`: what the run may use, as texts such as `2GiB`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct BudgetTable {
+    /// Of RAM.
+    pub ram: Option<Spanned<Value>>,
+    /// Of VRAM; not served yet.
+    pub vram: Option<Spanned<Value>>,
+    /// Of disk.
+    pub disk: Option<Spanned<Value>>,
+}
+
+/// `[allow]`: other-result rungs. None is served yet.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct AllowTable {
+    /// Lower precision.
+    pub precision: Option<Spanned<Value>>,
+    /// Another optimizer.
+    pub optimizer: Option<Spanned<Value>>,
+    /// Adapters instead of all weights.
+    pub lora: Option<Spanned<Value>>,
+    /// Shorter sequences.
+    pub length: Option<Spanned<Value>>,
+    /// Another effective batch.
+    pub batch: Option<Spanned<Value>>,
+}
+
+/// `[pin]`: choices of the plan that the user holds; the result stays the same.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct PinTable {
+    /// Samples per micro-batch.
+    pub micro_batch: Option<Spanned<Count>>,
+    /// Blocks that are computed twice.
+    pub recompute: Option<Spanned<Recompute>>,
+    /// Target tokens per chunk of the loss.
+    pub loss_chunk: Option<Spanned<Count>>,
+    /// Update weights during the backward pass.
+    pub optimizer_in_backward: Option<Spanned<bool>>,
+    /// Threads that read and tokenise.
+    pub loader_threads: Option<Spanned<Count>>,
+}

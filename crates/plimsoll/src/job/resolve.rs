@@ -1,0 +1,358 @@
+//! From what was said to what it means: flag over job file over default, then every value is judged.
+//!
+//! A refusal names the flag, or file, line and column, and what was expected and found. Paths have their own file beside
+//! this one.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use plimsoll_machine::Bytes;
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use super::count::Count;
+use super::optimizer::{OptimizerTable, Wrong};
+use super::paths::Paths;
+use super::read::{JobFile, explain};
+use super::schedule::ScheduleTable;
+use super::{AllowTable, Job, keys};
+use crate::args::{Init, JobFlags, Switch};
+use crate::render::Fail;
+use crate::settings::{Origin, Pins, RunLength, Settings};
+
+/// Most threads of a kind.
+const THREADS: u64 = 1024;
+/// Most tokens of a text.
+const LONGEST: u64 = 1 << 20;
+
+/// What has been decided so far, and where from.
+pub(super) struct Resolver<'a> {
+    pub(super) file: Option<&'a JobFile>,
+    pub(super) paths: Paths,
+    pub(super) origins: BTreeMap<&'static str, Origin>,
+    places: BTreeMap<&'static str, String>,
+}
+
+/// Settings from a job file and flags.
+pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Result<Settings, Fail> {
+    let job = file.map(|file| file.job.clone()).unwrap_or_default();
+    let mut said = Resolver { file, paths, origins: BTreeMap::new(), places: BTreeMap::new() };
+    said.refuse_unserved(&job)?;
+
+    let model = said.model_folder(&job, flags)?;
+    let init = said.init(&job, flags)?;
+    let dropout = said.pick("model.dropout", flags.dropout, job.model.dropout.clone());
+    if let Some(p) = dropout.filter(|p| !(0.0..1.0).contains(p)) {
+        return Err(said.refuse("model.dropout", format!("must be from 0 to less than 1, found `{p}`")));
+    }
+
+    let train_data = said.train_files(&job, flags)?;
+    let eval_data = said.eval_file(&job, flags)?;
+    let source = said.pick("data.columns.source", flags.source.clone(), job.data.columns.source);
+    let target = said.pick("data.columns.target", flags.target.clone(), job.data.columns.target);
+    if let (Some(source), Some(target)) = (&source, &target)
+        && source == target
+    {
+        return Err(said.refuse("data.columns.target", format!("is `{target}`, which is the source already")));
+    }
+    let max_source = said.count("data.max_len.source", LONGEST, flags.max_source, job.data.max_len.source)?;
+    let max_target = said.count("data.max_len.target", LONGEST, flags.max_target, job.data.max_len.target)?;
+    let shuffle_flag = if flags.shuffle { Some(true) } else { flags.no_shuffle.then_some(false) };
+    let shuffle = said.pick("data.shuffle", shuffle_flag, job.data.shuffle).unwrap_or(true);
+
+    let batch = said.count("train.effective_batch", 1 << 24, flags.effective_batch, job.train.effective_batch)?;
+    let effective_batch = batch.unwrap_or(32);
+    let length = said.length(flags, job.train.epochs, job.train.steps)?;
+    let optimizer = said.optimizer(flags, job.train.optimizer)?;
+    let schedule = said.schedule(flags, job.train.schedule)?;
+    if optimizer.lr().is_none() && (schedule.name() != "constant" || schedule.warmup_steps() > 0) {
+        return Err(said
+            .refuse("train.schedule", format!("is `{schedule}`, but a relative step has no rate to schedule"))
+            .hint("give `lr` to the optimizer, or leave out the schedule"));
+    }
+    let clip_norm = said.pick("train.clip_norm", flags.clip_norm, job.train.clip_norm);
+    if let Some(norm) = clip_norm.filter(|norm| !(norm.is_finite() && *norm >= 0.0)) {
+        return Err(said.refuse("train.clip_norm", format!("must be a finite number of 0 or more, found `{norm}`")));
+    }
+    let clip_norm = clip_norm.filter(|norm| *norm > 0.0);
+    let eval_every = said.pick("train.eval_every", flags.eval_every, job.train.eval_every).map(|every| every.0);
+    if eval_data.is_none() && eval_every.is_some_and(|every| every > 0) {
+        return Err(said
+            .refuse("train.eval_every", "needs data to evaluate on")
+            .hint("give `data.eval` or `--eval FILE`"));
+    }
+    let eval_every = eval_every.unwrap_or(if eval_data.is_some() { 200 } else { 0 });
+    let save_every = said.pick("train.save_every", flags.save_every, job.train.save_every).map_or(500, |n| n.0);
+    let keep = said.count("train.keep", 1 << 20, flags.keep, job.train.keep)?.unwrap_or(3);
+    let threads = said.count("train.threads", THREADS, flags.threads, job.train.threads)?;
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let seed = said.pick("train.seed", flags.seed, job.train.seed).map_or(1, |seed| seed.0);
+
+    let ram = said.bytes("budget.ram", flags.ram, job.budget.ram)?;
+    let disk = said.bytes("budget.disk", flags.disk, job.budget.disk)?;
+
+    let in_backward = flags.optimizer_in_backward.map(|switch| switch == Switch::On);
+    let pins = Pins {
+        micro_batch: said.count("pin.micro_batch", 1 << 24, flags.micro_batch, job.pin.micro_batch)?,
+        recompute: said.pick("pin.recompute", flags.recompute, job.pin.recompute),
+        loss_chunk: said.count("pin.loss_chunk", 1 << 32, flags.loss_chunk, job.pin.loss_chunk)?,
+        optimizer_in_backward: said.pick("pin.optimizer_in_backward", in_backward, job.pin.optimizer_in_backward),
+        loader_threads: said.count("pin.loader_threads", THREADS, flags.loader_threads, job.pin.loader_threads)?,
+    };
+    said.judge_pins(&pins, effective_batch, clip_norm)?;
+
+    Ok(Settings {
+        job_file: file.map(|file| file.path.clone()),
+        model,
+        init,
+        dropout,
+        train_data,
+        eval_data,
+        source,
+        target,
+        max_source,
+        max_target,
+        shuffle,
+        effective_batch,
+        length,
+        optimizer,
+        schedule,
+        clip_norm,
+        eval_every: Some(eval_every).filter(|every| *every > 0),
+        save_every: Some(save_every).filter(|every| *every > 0),
+        keep,
+        threads: threads.map_or(cores, |n| n as usize),
+        seed,
+        ram,
+        disk,
+        pins,
+        origins: said.origins,
+    })
+}
+
+impl Resolver<'_> {
+    /// The value of a key, and its origin taken down.
+    pub(super) fn pick<T>(&mut self, key: &'static str, flag: Option<T>, job: Option<Spanned<T>>) -> Option<T> {
+        if flag.is_some() {
+            self.origins.insert(key, Origin::Flag);
+            return flag;
+        }
+        let job = job?;
+        if let Some(file) = self.file {
+            self.origins.insert(key, Origin::Job { file: file.name(), line: file.line(&job.span()) });
+            self.places.insert(key, file.place(job.span()));
+        }
+        Some(job.into_inner())
+    }
+
+    /// A count from 1 to `most`. Beyond that no machine could follow, and sums of bytes could overflow.
+    fn count(
+        &mut self,
+        key: &'static str,
+        most: u64,
+        flag: Option<Count>,
+        job: Option<Spanned<Count>>,
+    ) -> Result<Option<u64>, Fail> {
+        match self.pick(key, flag, job) {
+            Some(Count(0)) => Err(self.refuse(key, "must be at least 1, found `0`")),
+            Some(Count(n)) if n > most => Err(self.refuse(key, format!("must be at most {most}, found `{n}`"))),
+            other => Ok(other.map(|count| count.0)),
+        }
+    }
+
+    /// A refusal that says where the value was given.
+    pub(super) fn refuse(&self, key: &'static str, fact: impl Display) -> Fail {
+        match (self.origins.get(key), self.places.get(key)) {
+            (Some(Origin::Flag), _) => Fail::usage(format!("`{}` {fact}", keys::flag(key).unwrap_or(key))),
+            (Some(Origin::Job { .. }), Some(place)) => Fail::usage(format!("{place}: `{key}` {fact}")),
+            _ => Fail::usage(format!("`{key}` {fact}")),
+        }
+    }
+
+    /// Refuses what a job may say but this program does not do yet.
+    fn refuse_unserved(&mut self, job: &Job) -> Result<(), Fail> {
+        let AllowTable { precision, optimizer, lora, length, batch } = job.allow.clone();
+        let allow = [
+            ("allow.precision", precision),
+            ("allow.optimizer", optimizer),
+            ("allow.lora", lora),
+            ("allow.length", length),
+            ("allow.batch", batch),
+            ("budget.vram", job.budget.vram.clone()),
+        ];
+        for (key, value) in allow {
+            let value = self.pick(key, None, value);
+            let allows_nothing =
+                |value: &Value| value.as_bool() == Some(false) || value.as_array().is_some_and(|list| list.is_empty());
+            if value.as_ref().is_some_and(|value| key == "budget.vram" || !allows_nothing(value)) {
+                return Err(self.refuse(key, "is not supported yet").hint("leave it out"));
+            }
+        }
+        if let Some(value) = self.pick("model.train", None, job.model.train.clone())
+            && value.as_str() != Some("all")
+        {
+            let kind = ["lora", "freeze"].into_iter().find(|kind| value.get(*kind).is_some());
+            return Err(match kind {
+                Some(kind) => self.refuse("model.train", format!("= {{ {kind} = ... }} is not supported yet")),
+                None => self.refuse("model.train", format!("must be `all`, found `{}`", super::write::inline(&value))),
+            }
+            .hint("`train = \"all\"` trains every weight"));
+        }
+        if let Some(kind) = self.pick("data.kind", None, job.data.kind.clone()).filter(|kind| kind != "pairs") {
+            return Err(match kind.as_str() {
+                "chat" | "text" | "series" => self.refuse("data.kind", format!("= `{kind}` is not supported yet")),
+                _ => self.refuse("data.kind", format!("must be `pairs`, found `{kind}`")),
+            }
+            .hint("`pairs` has a source and a target column"));
+        }
+        Ok(())
+    }
+
+    fn init(&mut self, job: &Job, flags: &JobFlags) -> Result<Init, Fail> {
+        let flag = flags.init.map(|init| if init == Init::Random { "random" } else { "weights" }.to_string());
+        match self.pick("model.init", flag, job.model.init.clone()).as_deref() {
+            None | Some("weights") => Ok(Init::Weights),
+            Some("random") => Ok(Init::Random),
+            Some(other) => Err(self.refuse("model.init", format!("must be `weights` or `random`, found `{other}`"))),
+        }
+    }
+
+    fn length(
+        &mut self,
+        flags: &JobFlags,
+        epochs: Option<Spanned<Count>>,
+        steps: Option<Spanned<Count>>,
+    ) -> Result<RunLength, Fail> {
+        if epochs.is_some() && steps.is_some() {
+            self.pick("train.steps", None, steps);
+            return Err(self.refuse("train.steps", "and `train.epochs` exclude each other").hint("keep one of them"));
+        }
+        // A flag for the one outweighs the file's other.
+        let epochs = epochs.filter(|_| flags.steps.is_none());
+        let steps = steps.filter(|_| flags.epochs.is_none());
+        if let Some(steps) = self.count("train.steps", 1 << 48, flags.steps, steps)? {
+            return Ok(RunLength::Steps(steps));
+        }
+        Ok(RunLength::Epochs(self.count("train.epochs", 1 << 20, flags.epochs, epochs)?.unwrap_or(3)))
+    }
+
+    fn optimizer(
+        &mut self,
+        flags: &JobFlags,
+        job: Option<Spanned<OptimizerTable>>,
+    ) -> Result<plimsoll_plan::train::OptimizerSpec, Fail> {
+        let flag = match flags.optimizer.as_deref() {
+            Some(text) if text.trim_start().starts_with('{') => Some(inline_table("--optimizer", text)?),
+            // The job's own optimizer, named again: its numbers stay.
+            Some(name) if job.as_ref().is_some_and(|job| job.get_ref().name.as_deref() == Some(name)) => None,
+            Some(name) => Some(OptimizerTable::named(name)),
+            None => None,
+        };
+        let table = self.pick("train.optimizer", flag, job);
+        let mut table = table.unwrap_or_else(|| OptimizerTable::named("adafactor"));
+        if let Some(lr) = flags.lr {
+            self.origins.insert("train.optimizer.lr", Origin::Flag);
+            table.lr = Some(lr);
+        }
+        table.resolve().map_err(|wrong| self.refuse_in("train.optimizer", "train.optimizer.lr", wrong))
+    }
+
+    fn schedule(
+        &mut self,
+        flags: &JobFlags,
+        job: Option<Spanned<ScheduleTable>>,
+    ) -> Result<plimsoll_plan::train::ScheduleSpec, Fail> {
+        let flag = match flags.schedule.as_deref() {
+            Some(text) if text.trim_start().starts_with('{') => Some(inline_table("--schedule", text)?),
+            Some(name) if job.as_ref().is_some_and(|job| job.get_ref().name.as_deref() == Some(name)) => None,
+            Some(name) => Some(ScheduleTable::named(name)),
+            None => None,
+        };
+        let mut table = self.pick("train.schedule", flag, job).unwrap_or_default();
+        if flags.warmup_steps.is_some() {
+            self.origins.insert("train.schedule.warmup_steps", Origin::Flag);
+            table.warmup_steps = flags.warmup_steps;
+        }
+        table.resolve().map_err(|wrong| self.refuse_in("train.schedule", "train.schedule.warmup_steps", wrong))
+    }
+
+    /// A refusal of a key inside `table`; `apart` is the one key of it that has a flag of its own.
+    fn refuse_in(&self, table: &'static str, apart: &'static str, wrong: Wrong) -> Fail {
+        let Wrong { key, fact, hint } = wrong;
+        let fail = if apart.rsplit('.').next() == Some(key) && self.origins.contains_key(apart) {
+            self.refuse(apart, fact)
+        } else {
+            match (self.origins.get(table), self.places.get(table)) {
+                (Some(Origin::Flag), _) => {
+                    Fail::usage(format!("`{}`: `{key}` {fact}", keys::flag(table).unwrap_or(table)))
+                }
+                (_, Some(place)) => Fail::usage(format!("{place}: `{table}.{key}` {fact}")),
+                _ => Fail::usage(format!("`{table}.{key}` {fact}")),
+            }
+        };
+        match hint {
+            Some(hint) => fail.hint(hint),
+            None => fail,
+        }
+    }
+
+    fn bytes(
+        &mut self,
+        key: &'static str,
+        flag: Option<Bytes>,
+        job: Option<Spanned<Value>>,
+    ) -> Result<Option<Bytes>, Fail> {
+        let bytes = match flag {
+            Some(bytes) => self.pick(key, Some(bytes), None),
+            None => match self.pick(key, None, job) {
+                None => None,
+                Some(Value::Integer(n)) if n >= 0 => Some(Bytes(n as u64)),
+                Some(Value::String(text)) => match text.parse() {
+                    Ok(bytes) => Some(bytes),
+                    Err(_) => return Err(self.refuse(key, not_bytes(&text))),
+                },
+                Some(other) => return Err(self.refuse(key, not_bytes(&other.to_string()))),
+            },
+        };
+        match bytes {
+            Some(Bytes(0)) => Err(self.refuse(key, "must be more than 0")),
+            other => Ok(other),
+        }
+    }
+
+    fn judge_pins(&self, pins: &Pins, effective_batch: u64, clip_norm: Option<f64>) -> Result<(), Fail> {
+        if let Some(micro) = pins.micro_batch.filter(|micro| !effective_batch.is_multiple_of(*micro)) {
+            let fact = format!("must divide the effective batch of {effective_batch}, found `{micro}`");
+            return Err(self.refuse("pin.micro_batch", fact));
+        }
+        if pins.optimizer_in_backward == Some(true) {
+            let key = "pin.optimizer_in_backward";
+            if clip_norm.is_some() {
+                return Err(self.refuse(key, "excludes `clip_norm`: the norm is known only after the backward pass"));
+            }
+            if pins.micro_batch.is_some_and(|micro| micro != effective_batch) {
+                return Err(
+                    self.refuse(key, "excludes accumulation: a gradient is complete only in the last micro-batch")
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn not_bytes(found: &str) -> String {
+    format!("must be a number of bytes such as `2GiB` or `512MiB`, found `{}`", found.trim_matches('"'))
+}
+
+/// A table given in a flag.
+fn inline_table<T: for<'de> Deserialize<'de>>(flag: &str, text: &str) -> Result<T, Fail> {
+    #[derive(Deserialize)]
+    struct Line<T> {
+        v: T,
+    }
+    const BEFORE: &str = "v = ";
+    let line: Line<T> = toml::from_str(&format!("{BEFORE}{text}")).map_err(|error| {
+        explain(&error, |span| format!("`{flag}`, column {}", span.start.saturating_sub(BEFORE.len()) + 1))
+    })?;
+    Ok(line.v)
+}

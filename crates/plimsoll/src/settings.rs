@@ -1,0 +1,266 @@
+//! What was meant: one value with every setting of a run, each judged, each knowing whether it was given or assumed.
+//!
+//! A flag outweighs the job file, the job file outweighs the default. Whoever holds a [`Settings`] need not look at
+//! flags or job files again. Lengths, columns and budgets that nobody gave stay open (`None`): data and machine answer
+//! them later.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use plimsoll_machine::Bytes;
+use plimsoll_plan::train::{OptimizerSpec, ScheduleSpec};
+use toml::Value;
+
+use crate::args::{Init, JobFlags};
+use crate::job::paths::Paths;
+use crate::job::read::JobFile;
+use crate::job::recompute::Recompute;
+use crate::job::resolve;
+use crate::job::write::inline;
+use crate::render::{Exit, Fail};
+
+/// Where a setting comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A job file.
+    Job {
+        /// Its name, without the folder.
+        file: String,
+        /// Line in it, from 1.
+        line: usize,
+    },
+    /// A flag of the command line.
+    Flag,
+    /// Nobody said anything.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Job { file, line } => write!(f, "given in {file}, line {line}"),
+            Origin::Flag => f.write_str("flag"),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunLength {
+    /// Passes over the data.
+    Epochs(u64),
+    /// Weight updates.
+    Steps(u64),
+}
+
+/// Choices of the plan that the user holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pins {
+    /// Samples per micro-batch; divides the effective batch.
+    pub micro_batch: Option<u64>,
+    /// Blocks that are computed twice.
+    pub recompute: Option<Recompute>,
+    /// Target tokens per chunk of the loss.
+    pub loss_chunk: Option<u64>,
+    /// Update weights during the backward pass.
+    pub optimizer_in_backward: Option<bool>,
+    /// Threads that read and tokenise.
+    pub loader_threads: Option<u64>,
+}
+
+/// Every setting of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The job file, where there was one.
+    pub job_file: Option<PathBuf>,
+    /// Hugging Face model folder; absolute, as all paths here are.
+    pub model: PathBuf,
+    /// Where the first weights come from.
+    pub init: Init,
+    /// Dropout instead of the model's own.
+    pub dropout: Option<f64>,
+    /// Training files that exist, patterns expanded; never empty.
+    pub train_data: Vec<PathBuf>,
+    /// Held-out file that exists.
+    pub eval_data: Option<PathBuf>,
+    /// Column with the input; `None`: guess.
+    pub source: Option<String>,
+    /// Column with the text to learn; `None`: guess.
+    pub target: Option<String>,
+    /// Tokens of a source to keep; `None`: as the data asks for.
+    pub max_source: Option<u64>,
+    /// Tokens of a target to keep; `None`: as the data asks for.
+    pub max_target: Option<u64>,
+    /// Shuffle in every epoch.
+    pub shuffle: bool,
+    /// Samples per weight update.
+    pub effective_batch: u64,
+    /// Length of the run.
+    pub length: RunLength,
+    /// Optimizer.
+    pub optimizer: OptimizerSpec,
+    /// Course of the learning rate.
+    pub schedule: ScheduleSpec,
+    /// Global gradient norm to clip at; `None`: off.
+    pub clip_norm: Option<f64>,
+    /// Updates between evaluations; `None`: off.
+    pub eval_every: Option<u64>,
+    /// Updates between checkpoints; `None`: only at the end or when stopped.
+    pub save_every: Option<u64>,
+    /// Checkpoints to keep.
+    pub keep: u64,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Seed of weights, shuffling and dropout.
+    pub seed: u64,
+    /// RAM that the run may use; `None`: what the machine can give.
+    pub ram: Option<Bytes>,
+    /// Disk that the run may use; `None`: what is free.
+    pub disk: Option<Bytes>,
+    /// Held choices.
+    pub pins: Pins,
+    pub(crate) origins: BTreeMap<&'static str, Origin>,
+}
+
+/// One setting, ready to be said or written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry<'a> {
+    /// Key in a job file, such as `train.effective_batch`.
+    pub key: &'static str,
+    /// Its value.
+    pub value: Value,
+    /// Where it comes from.
+    pub origin: &'a Origin,
+}
+
+impl Settings {
+    /// Settings from what was said. Exit 2 with the place, where something is wrong, missing or not supported yet.
+    pub fn resolve(flags: &JobFlags) -> Result<Settings, Fail> {
+        let file = flags.job.as_deref().map(JobFile::read).transpose()?;
+        resolve::settings(file.as_ref(), flags, Paths::Find)
+    }
+
+    /// The settings that a run folder holds. Model and data need not be there any more.
+    pub fn from_run(folder: &Path) -> Result<Settings, Fail> {
+        let path = folder.join("job.toml");
+        if !path.is_file() {
+            let fail = Fail::usage(format!("`{}` is not a run: it has no `job.toml`", folder.display()));
+            return Err(match folder.is_file() {
+                true => fail.hint("name the run folder, not a file; `plimsoll train JOB` starts a run"),
+                false => fail,
+            });
+        }
+        resolve::settings(Some(&JobFile::read(&path)?), &JobFlags::default(), Paths::AsWritten)
+    }
+
+    /// Where the value of a key comes from.
+    pub fn origin(&self, key: &str) -> &Origin {
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// The name that the run folder begins with: the folder of the job file, or the model.
+    pub fn run_name(&self) -> String {
+        let folder = match &self.job_file {
+            Some(file) => std::path::absolute(file).ok().and_then(|file| file.parent().map(Path::to_path_buf)),
+            None => Some(self.model.clone()),
+        };
+        let name = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| "run".to_string())
+    }
+
+    /// Every setting that has a value, in the order of a job file.
+    pub fn entries(&self) -> Vec<Entry<'_>> {
+        let count = |n: u64| Some(Value::Integer(i64::try_from(n).unwrap_or(i64::MAX)));
+        let opt = |n: Option<u64>| n.and_then(count);
+        let text = |text: &str| Some(Value::String(text.to_string()));
+        let path = |path: &Path| text(&path.to_string_lossy());
+        let bytes = |bytes: Option<Bytes>| bytes.and_then(|bytes| text(&exact(bytes)));
+        let (epochs, steps) = match self.length {
+            RunLength::Epochs(n) => (count(n), None),
+            RunLength::Steps(n) => (None, count(n)),
+        };
+        let train = self.train_data.iter().filter_map(|file| path(file)).collect();
+        let recompute = self.pins.recompute.and_then(|recompute| match recompute {
+            Recompute::All => text("all"),
+            Recompute::Blocks(n) => count(n),
+        });
+        let all = [
+            ("model.path", path(&self.model)),
+            ("model.init", text(if self.init == Init::Random { "random" } else { "weights" })),
+            ("model.dropout", self.dropout.map(Value::Float)),
+            ("data.train", Some(Value::Array(train))),
+            ("data.eval", self.eval_data.as_deref().and_then(path)),
+            ("data.columns.source", self.source.as_deref().and_then(text)),
+            ("data.columns.target", self.target.as_deref().and_then(text)),
+            ("data.max_len.source", opt(self.max_source)),
+            ("data.max_len.target", opt(self.max_target)),
+            ("data.shuffle", Some(Value::Boolean(self.shuffle))),
+            ("train.effective_batch", count(self.effective_batch)),
+            ("train.epochs", epochs),
+            ("train.steps", steps),
+            ("train.optimizer", Value::try_from(&self.optimizer).ok()),
+            ("train.schedule", Value::try_from(&self.schedule).ok()),
+            ("train.clip_norm", Some(Value::Float(self.clip_norm.unwrap_or(0.0)))),
+            ("train.eval_every", count(self.eval_every.unwrap_or(0))),
+            ("train.save_every", count(self.save_every.unwrap_or(0))),
+            ("train.keep", count(self.keep)),
+            ("train.threads", count(self.threads as u64)),
+            ("train.seed", count(self.seed)),
+            ("budget.ram", bytes(self.ram)),
+            ("budget.disk", bytes(self.disk)),
+            ("pin.micro_batch", opt(self.pins.micro_batch)),
+            ("pin.recompute", recompute),
+            ("pin.loss_chunk", opt(self.pins.loss_chunk)),
+            ("pin.optimizer_in_backward", self.pins.optimizer_in_backward.map(Value::Boolean)),
+            ("pin.loader_threads", opt(self.pins.loader_threads)),
+        ];
+        all.into_iter()
+            .filter_map(|(key, value)| value.map(|value| Entry { key, value, origin: self.origin(key) }))
+            .collect()
+    }
+
+    /// The resolved job file: every setting, and behind it where it came from. [`Settings::from_run`] reads it back.
+    pub fn to_toml(&self) -> String {
+        let mut out =
+            String::from("# The job as it was understood. Written by plimsoll; `plimsoll resume` reads it.\n");
+        let mut open = "";
+        for entry in self.entries() {
+            let (table, key) = entry.key.split_once('.').unwrap_or(("", entry.key));
+            if table != open {
+                out.push_str(&format!("\n[{table}]\n"));
+                open = table;
+            }
+            let value = inline(&entry.value);
+            // A file name may hold a line end; a comment may not.
+            let origin = entry.origin.to_string().replace(['\n', '\r'], " ");
+            out.push_str(&format!("{key} = {value}  # {origin}\n"));
+        }
+        out
+    }
+
+    /// Writes `job.toml` into the run folder.
+    pub fn write_run(&self, folder: &Path) -> Result<(), Fail> {
+        let write = || {
+            let mut file = fs_err::File::create(folder.join("job.toml"))?;
+            file.write_all(self.to_toml().as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(|error: io::Error| Fail::new(Exit::Failed, error))
+    }
+}
+
+/// Bytes without rounding, in the largest unit that is whole.
+fn exact(bytes: Bytes) -> String {
+    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes.0 > 0 && bytes.0.is_multiple_of(1 << shift) {
+            return format!("{}{unit}", bytes.0 >> shift);
+        }
+    }
+    bytes.0.to_string()
+}
+
+#[cfg(test)]
+mod tests;
