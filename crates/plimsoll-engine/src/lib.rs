@@ -10,12 +10,16 @@ pub mod cpu;
 mod engine;
 mod error;
 mod execute;
+mod generate;
 mod math;
 mod optimize;
 mod philox;
 mod pool;
+mod rates;
 pub mod simd;
 mod staging;
 
 pub use engine::{ENGINE_STACK, Engine, Loss, MicroStep, Updates, WORKER_STACK, with_cores};
 pub use error::EngineError;
+pub use generate::{Answer, GenerateOptions};
+pub use rates::measure_rates;

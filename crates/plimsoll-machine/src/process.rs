@@ -63,6 +63,30 @@ pub fn parse_status(path: &Path, text: &str) -> Result<ProcessMemory, MachineErr
     })
 }
 
+/// Address space of this process that files are mapped into: what `rss_file` can grow to at most.
+pub fn own_mapped_files(root: &Root) -> Result<Bytes, MachineError> {
+    let path = root.join("/proc/self/maps");
+    let text = fs_err::read_to_string(&path).map_err(|source| MachineError::Unreadable { path: path.clone(), source })?;
+    parse_mapped_files(&path, &text)
+}
+
+/// Sum of the ranges of a `maps` file that belong to a file; `path` is only for the messages.
+pub fn parse_mapped_files(path: &Path, text: &str) -> Result<Bytes, MachineError> {
+    let mut sum = 0u64;
+    for (at, line) in text.lines().enumerate() {
+        let wrong = || misread(path, at + 1, "`start-end perms offset device inode [path]`", line);
+        let mut fields = line.split_ascii_whitespace();
+        let range = fields.next().ok_or_else(wrong)?;
+        let inode = fields.nth(3).ok_or_else(wrong)?;
+        let (start, end) = range.split_once('-').ok_or_else(wrong)?;
+        let address = |text: &str| u64::from_str_radix(text, 16).map_err(|_| wrong());
+        if inode != "0" {
+            sum += address(end)?.checked_sub(address(start)?).ok_or_else(wrong)?;
+        }
+    }
+    Ok(Bytes(sum))
+}
+
 /// The memory of a process.
 pub fn process_memory(root: &Root, pid: u32) -> Result<ProcessMemory, MachineError> {
     match read_status(root, Path::new(&format!("/proc/{pid}/status"))) {
@@ -90,6 +114,19 @@ fn read_status(root: &Root, path: &Path) -> Result<ProcessMemory, MachineError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mapped_files_are_summed_and_anonymous_ranges_are_not() {
+        let text = "\
+55e0a000-55e0c000 r--p 00000000 fe:00 1234 /usr/bin/x
+55e0c000-55e0d000 r-xp 00002000 fe:00 1234 /usr/bin/x
+7f000000-7f100000 rw-p 00000000 00:00 0
+7ffd0000-7ffd1000 rw-p 00000000 00:00 0 [stack]
+";
+        assert_eq!(parse_mapped_files(Path::new("maps"), text).unwrap(), Bytes(0x3000));
+        assert!(parse_mapped_files(Path::new("maps"), "zz-yy r--p 0 0:0 5 /x").is_err());
+        assert!(parse_mapped_files(Path::new("maps"), "1000").is_err());
+    }
 
     const GOOD: &str = "Name:\tcat\nVmHWM:\t    1616 kB\nVmRSS:\t    1600 kB\nRssAnon:\t     112 kB\nRssFile:\t    1400 kB\n\
                         RssShmem:\t       88 kB\nVmPTE:\t      44 kB\nVmSwap:\t       3 kB\nThreads:\t2\n";

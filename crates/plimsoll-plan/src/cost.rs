@@ -48,6 +48,11 @@ impl Work {
         self.bytes += other.bytes;
     }
 
+    /// The same work `n` times.
+    pub fn times(self, n: f64) -> Work {
+        Work { flops: self.flops * n, weighted_flops: self.weighted_flops * n, bytes: self.bytes * n }
+    }
+
     /// Seconds at the machine's rates.
     pub fn seconds(&self, rates: &Rates) -> f64 {
         self.weighted_flops / rates.flops + self.bytes / rates.bandwidth

@@ -1,1 +1,113 @@
-//! Footprint.
+//! The footprint: every part of a run that costs memory or disk, by name, and their sum.
+
+use plimsoll_machine::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::program::Program;
+use crate::tape::Role;
+
+/// What no formula gives: measured, or stated, by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overheads {
+    /// Resident memory of the worker before it takes anything planned: program, libraries, data index.
+    pub program: Bytes,
+    /// The tokenizer, loaded and trimmed.
+    pub tokenizer: Bytes,
+    /// The most that the worker held while it started.
+    pub startup_peak: Bytes,
+    /// The supervisor process.
+    pub supervisor: Bytes,
+    /// Buffers of the checkpoint writer.
+    pub checkpoint_writer: Bytes,
+    /// Reading the references of an evaluation.
+    pub evaluation: Bytes,
+    /// Stack that a thread really touches.
+    pub stack: Bytes,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// What it is.
+    pub name: String,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+/// One resource of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Footprint {
+    /// What the run may use.
+    pub budget: Bytes,
+    /// What it will use at most; the parts add up to it.
+    pub peak: Bytes,
+    /// The parts.
+    pub parts: Vec<Part>,
+}
+
+impl Footprint {
+    /// Adds up the parts that are not empty.
+    pub fn of(budget: Bytes, parts: Vec<(&str, Bytes)>) -> Footprint {
+        let parts: Vec<Part> = parts
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > Bytes::ZERO)
+            .map(|(name, bytes)| Part { name: name.to_string(), bytes })
+            .collect();
+        Footprint { budget, peak: parts.iter().map(|p| p.bytes).sum(), parts }
+    }
+}
+
+/// Named slack: heap that the run's own bookkeeping touches, and what the kernel rounds up.
+pub const RESERVE: Bytes = Bytes::mib(3);
+
+/// Page tables for `bytes` of memory: eight bytes a page, and the upper levels with the program's own.
+fn page_tables(bytes: Bytes) -> Bytes {
+    Bytes(bytes.0 / 512) + Bytes::kib(768)
+}
+
+/// RAM of a run, over all its processes.
+pub fn ram(program: &Program, loader: Bytes, loader_threads: usize, overheads: &Overheads, budget: Bytes) -> Footprint {
+    let bytes = |words: usize| Bytes(words as u64 * 4);
+    let parts = &program.parts;
+    let (gradients, state) = (program.store_words(Role::Gradient), program.store_words(Role::Optimizer));
+    // What alignment adds to the store is counted with the weights; the arena's last page with the batch.
+    let weights = parts.store - gradients - state;
+    let arena = bytes(parts.words()).0.next_multiple_of(4096);
+    let staging = Bytes(arena) - bytes(parts.store + parts.transient + parts.workspace);
+    let threads = program.threads + loader_threads;
+    let stacks = overheads.stack * threads as u64;
+    let worker = Bytes(arena) + overheads.program + overheads.tokenizer + loader + stacks;
+    let mut list = vec![
+        ("weights", bytes(weights)),
+        ("gradients", bytes(gradients)),
+        ("optimizer state", bytes(state)),
+        ("activations", bytes(parts.transient)),
+        ("op workspace", bytes(parts.workspace)),
+        ("batch", staging),
+        ("program", overheads.program),
+        ("tokenizer", overheads.tokenizer),
+        ("loader", loader),
+        ("thread stacks", stacks),
+        ("checkpoint writer", overheads.checkpoint_writer),
+        ("evaluation", overheads.evaluation),
+        ("supervisor", overheads.supervisor),
+        ("page tables", page_tables(worker)),
+        ("reserve", RESERVE),
+    ];
+    // A start that peaked above all this (a large tokenizer, a small model) is part of the run too.
+    let steady: Bytes = list.iter().map(|(_, b)| *b).sum();
+    let start = overheads.startup_peak + overheads.supervisor + page_tables(overheads.startup_peak) + RESERVE;
+    list.push(("start-up", start.saturating_sub(steady)));
+    Footprint::of(budget, list)
+}
+
+/// Disk of a run: checkpoints kept and one being written, the final model, and the records.
+pub fn disk(program: &Program, keep: usize, budget: Bytes) -> Footprint {
+    let weights = program.store_words(Role::Weight) as u64 * 4;
+    let state = program.store_words(Role::Optimizer) as u64 * 4;
+    let checkpoint = Bytes(weights + state + (1 << 20));
+    Footprint::of(
+        budget,
+        vec![("checkpoints", checkpoint * (keep.max(1) as u64 + 1)), ("final model", Bytes(weights) + Bytes::mib(8)), ("records", Bytes::mib(16))],
+    )
+}

@@ -17,3 +17,4 @@ pub mod t5;
 pub mod tape;
 pub mod tiles;
 pub mod train;
+mod table;

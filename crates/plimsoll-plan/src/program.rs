@@ -4,6 +4,7 @@
 //! all tapes share because only one runs at a time, the workspace of the running op, and the staging area of the batch.
 
 use crate::batch::BatchShape;
+use crate::cost::{Work, work};
 use crate::op::{MaxRows, ParamShape};
 use crate::place::{Places, aligned, most_live, place};
 use crate::spec::T5Spec;
@@ -177,6 +178,17 @@ pub fn tapes(job: &Job, choices: &Choices) -> Tapes {
     let micro = t5::micro_tape(&job.spec, &store, shape, choices);
     let update = keep.then(|| t5::update_tape(&store, job.clip));
     Tapes { rows: rows_of(&shape), store, micro, update, shape }
+}
+
+impl Tapes {
+    /// Work of one update: every micro-batch, and the update where it is apart.
+    pub fn work(&self, accumulation: usize) -> Work {
+        let mut total = work(&self.micro, &self.store, &self.rows).times(accumulation as f64);
+        if let Some(update) = &self.update {
+            total.add(work(update, &self.store, &self.rows));
+        }
+        total
+    }
 }
 
 impl Tapes {

@@ -1,14 +1,14 @@
 //! The binary: what was said (args), what it means (settings), then a verb.
 
-#![expect(dead_code, reason = "falls away as soon as every verb is wired; the compiler then asks to remove this")]
-
 mod args;
+mod heap;
+mod inference;
 mod job;
+mod prepare;
 mod render;
 mod settings;
-mod verbs {
-    pub mod probe;
-}
+mod verbs;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -16,9 +16,12 @@ use clap::Parser;
 
 use args::{Cli, Verb};
 use render::Fail;
-use settings::Settings;
+
+#[global_allocator]
+static ALLOCATOR: heap::Counted = heap::Counted;
 
 fn main() -> ExitCode {
+    heap::pin_allocator();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) => {
@@ -39,12 +42,12 @@ fn main() -> ExitCode {
 fn run(verb: &Verb) -> Result<(), Fail> {
     match verb {
         Verb::Probe(args) => verbs::probe::run(args),
-        Verb::Plan(args) => render::data(Settings::resolve(&args.job)?.to_toml()),
-        Verb::Train(args) => {
-            let settings = Settings::resolve(&args.job)?;
-            let folder = job::run_folder::choose(args.out.as_deref(), &settings.run_name())?;
-            render::data(format!("{}\n{}", folder.display(), settings.to_toml()))
-        }
-        _ => Err(Fail::usage("this verb is not wired yet")),
+        Verb::Plan(args) => verbs::plan::run(args),
+        Verb::Train(args) => verbs::train::train(args),
+        Verb::Resume(args) => verbs::train::resume(args),
+        Verb::Generate(args) => verbs::generate::run(args),
+        Verb::Eval(args) => verbs::eval::run(args),
+        Verb::Checkpoints(args) => verbs::checkpoints::run(args),
+        Verb::Worker(args) => worker::run(&args.run),
     }
 }

@@ -4,7 +4,8 @@
 
 use plimsoll_plan::tiles::Simd;
 
-use crate::philox::Dropper;
+pub use crate::philox::Dropper;
+pub use crate::pool::Shared;
 
 pub mod adafactor;
 pub mod adamw;

@@ -3,6 +3,8 @@
 //! Each function emits ops and returns the tensors that a backward pass would read. A recomputed block is the same
 //! function called again: new tensors, the same ops, the same dropout places, and so the same bits.
 
+use std::collections::HashMap;
+
 use crate::batch::BatchShape;
 use crate::op::{AttentionShape, Cols, Op, Place, Side};
 use crate::spec::{FeedForward, T5Spec};
@@ -19,6 +21,7 @@ pub(super) struct Pass<'a> {
     pub shape: BatchShape,
     /// Dropout is on.
     pub train: bool,
+    names: HashMap<&'a str, Id>,
 }
 
 /// Encoder or decoder.
@@ -76,7 +79,8 @@ pub(super) struct BlockKept {
 
 impl<'a> Pass<'a> {
     pub fn new(spec: &'a T5Spec, store: &'a Store, shape: BatchShape, train: bool) -> Pass<'a> {
-        Pass { spec, store, tape: Tape::over(store), shape, train }
+        let names = store.tensors.iter().enumerate().map(|(at, t)| (t.name.as_str(), Id(at as u32))).collect();
+        Pass { spec, store, tape: Tape::over(store), shape, train, names }
     }
 
     pub fn rows(&self, side: Side) -> usize {
@@ -96,8 +100,7 @@ impl<'a> Pass<'a> {
 
     /// A persistent weight by its tensor's name.
     pub fn weight(&self, name: &str) -> Id {
-        let at = self.store.tensors.iter().position(|t| t.name == name);
-        Id(at.unwrap_or_else(|| panic!("the store declares `{name}`")) as u32)
+        *self.names.get(name).unwrap_or_else(|| panic!("the store declares `{name}`"))
     }
 
     pub fn activation(&mut self, name: &str, words: usize) -> Id {

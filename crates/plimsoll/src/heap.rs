@@ -1,0 +1,117 @@
+//! The global allocator: the system's, counted by who allocates.
+//!
+//! Two promises of the plan are held against these counters in every run: engine threads allocate nothing in a step
+//! after the first, and the loader stays below its line. A count costs one thread-local read and a relaxed addition.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+/// Whose heap an allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Role {
+    /// Start-up, journal, screen.
+    Other = 0,
+    /// Threads that run the tape.
+    Engine = 1,
+    /// Threads that read and tokenise, and what is allocated on their behalf.
+    Loader = 2,
+}
+
+thread_local! {
+    static ROLE: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counters {
+    allocations: AtomicU64,
+    held: AtomicI64,
+    peak: AtomicI64,
+}
+
+impl Counters {
+    const fn new() -> Counters {
+        Counters { allocations: AtomicU64::new(0), held: AtomicI64::new(0), peak: AtomicI64::new(0) }
+    }
+}
+
+static COUNTERS: [Counters; 3] = [Counters::new(), Counters::new(), Counters::new()];
+
+/// Counts and passes on to the system's allocator.
+pub struct Counted;
+
+fn changed(bytes: i64, allocations: u64) {
+    let counters = &COUNTERS[ROLE.try_with(Cell::get).unwrap_or(0)];
+    let held = counters.held.fetch_add(bytes, Relaxed) + bytes;
+    if allocations > 0 {
+        counters.allocations.fetch_add(allocations, Relaxed);
+        counters.peak.fetch_max(held, Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of the caller.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        changed(layout.size() as i64, 1);
+        // SAFETY: the caller's layout.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        changed(layout.size() as i64, 1);
+        // SAFETY: the caller's layout.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        changed(-(layout.size() as i64), 0);
+        // SAFETY: the caller's pointer and layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        changed(size as i64 - layout.size() as i64, 1);
+        // SAFETY: the caller's pointer and layout.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+/// Tags the calling thread for good.
+pub fn tag(role: Role) {
+    ROLE.with(|cell| cell.set(role as usize));
+}
+
+/// Runs `f` on behalf of a role.
+pub fn on_behalf<R>(role: Role, f: impl FnOnce() -> R) -> R {
+    let before = ROLE.with(|cell| cell.replace(role as usize));
+    let result = f();
+    ROLE.with(|cell| cell.set(before));
+    result
+}
+
+/// Allocations of a role so far.
+pub fn allocations(role: Role) -> u64 {
+    COUNTERS[role as usize].allocations.load(Relaxed)
+}
+
+/// The most bytes that a role held.
+pub fn peak(role: Role) -> u64 {
+    COUNTERS[role as usize].peak.load(Relaxed).max(0) as u64
+}
+
+/// Pins what the system's allocator would otherwise adapt: at most two arenas, large blocks always mapped and given
+/// back at once, the heap's end trimmed.
+pub fn pin_allocator() {
+    // SAFETY: plain settings of the allocator, before other threads exist.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
+    }
+}
+
+/// Gives free heap back to the kernel.
+pub fn trim() {
+    // SAFETY: always allowed.
+    unsafe { libc::malloc_trim(0) };
+}

@@ -1,0 +1,8 @@
+//! One file per verb: read what was asked, have it done by a library, print.
+
+pub mod checkpoints;
+pub mod eval;
+pub mod generate;
+pub mod plan;
+pub mod probe;
+pub mod train;

@@ -1,0 +1,84 @@
+//! Evaluation inside the same plan: the loss over a whole set, and answers generated for its first rows.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use plimsoll_data::{RowTexts, Sources, TextTokenizer, eval_batches, score};
+use plimsoll_engine::{Engine, GenerateOptions, Loss};
+
+use crate::heap::{self, Role};
+use crate::prepare::{PREFETCH, loader_hook};
+use crate::render::Fail;
+
+/// Rows that answers are generated for during a run.
+pub const ROWS_IN_A_RUN: u64 = 256;
+
+/// What an evaluation found.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Evaluation {
+    /// Mean loss over the target tokens.
+    pub loss: f64,
+    /// BLEU-4 of the generated answers.
+    pub bleu: Option<f64>,
+    /// Share of answers that are exactly right.
+    pub exact: Option<f64>,
+    /// Rows that answers were generated for.
+    pub generated: u64,
+    /// Rows of the set.
+    pub rows: u64,
+    /// Wall time.
+    pub seconds: f64,
+}
+
+impl fmt::Display for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "eval loss {:.4}", self.loss)?;
+        if let (Some(bleu), Some(exact)) = (self.bleu, self.exact) {
+            write!(f, ", BLEU-4 {bleu:.1}, {:.1} % of {} answers exactly right", exact * 100.0, self.generated)?;
+        }
+        write!(f, " ({:.1} s)", self.seconds)
+    }
+}
+
+/// Evaluates on `sources`; answers are generated for its first `answers` rows, or all.
+pub fn evaluate(engine: &mut Engine, sources: &Arc<Sources>, tokenizer: &Arc<TextTokenizer>, answers: Option<u64>) -> Result<Evaluation, Fail> {
+    let start = Instant::now();
+    let shape = engine.program().shape;
+    let hook = Some(loader_hook());
+    let (s, t) = (sources.clone(), tokenizer.clone());
+    let mut batches = heap::on_behalf(Role::Loader, || eval_batches(s, t, shape, 1, PREFETCH, hook))?;
+    let mut loss = Loss::default();
+    while let Some(facts) = batches.next(engine.slot())? {
+        loss.add(engine.eval(facts.samples)?);
+    }
+    heap::on_behalf(Role::Loader, || drop(batches));
+    let mut found = Evaluation { loss: loss.mean(), bleu: None, exact: None, generated: 0, rows: sources.rows(), seconds: 0.0 };
+    if let Some(planned) = engine.program().generation.as_ref().map(|g| g.shape) {
+        let rows = answers.unwrap_or(u64::MAX).min(sources.rows());
+        let options = GenerateOptions { beams: 1, max_new: planned.max_new, length_penalty: 1.0, early_stopping: false };
+        let mut texts = RowTexts::new(sources.clone());
+        let (mut bleu, mut right) = (score::Bleu::default(), 0u64);
+        for first in (0..rows).step_by(planned.prompts) {
+            let group = first..(first + planned.prompts as u64).min(rows);
+            let mut prompts = Vec::with_capacity(planned.prompts);
+            for row in group.clone() {
+                let mut tokens = Vec::new();
+                tokenizer.encode(texts.pair(row)?.0, planned.source_len, &mut tokens)?;
+                prompts.push(tokens);
+            }
+            let answers = engine.generate(&prompts, &options)?;
+            for (row, answer) in group.zip(&answers) {
+                let answer = tokenizer.decode(answer)?;
+                let (_, target) = texts.pair(row)?;
+                bleu.add(&answer, target);
+                right += u64::from(answer.trim() == target.trim());
+            }
+        }
+        found.bleu = Some(bleu.score());
+        found.exact = Some(right as f64 / rows.max(1) as f64);
+        found.generated = rows;
+    }
+    found.seconds = start.elapsed().as_secs_f64();
+    Ok(found)
+}

@@ -1,0 +1,123 @@
+//! A checkpoint of a run: weights, optimizer state, and what is needed to go on exactly; and the final model.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_data::Cursor;
+use plimsoll_engine::Engine;
+use plimsoll_machine::Bytes;
+use plimsoll_model::{Existing, TensorView, WeightFiles, save_model, write_safetensors};
+use plimsoll_plan::t5::optimizer_state;
+use plimsoll_plan::tiles::Simd;
+use plimsoll_recover::{checkpoint, room_for};
+use serde::{Deserialize, Serialize};
+
+use super::{Run, Tally};
+use crate::prepare::Prepared;
+use crate::render::{Fail, OrFail};
+
+const WEIGHTS: &str = "weights.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+
+/// What a checkpoint notes beside its tensors.
+#[derive(Serialize, Deserialize)]
+struct Facts {
+    cursor: Cursor,
+    simd: Simd,
+    seed: u64,
+    total_steps: u64,
+    tally: Tally,
+    evals: Vec<plimsoll_watch::EvalResult>,
+}
+
+/// What a run goes on from.
+pub(super) struct Restored {
+    pub step: u64,
+    pub cursor: Cursor,
+    pub tally: Tally,
+    pub evals: Vec<plimsoll_watch::EvalResult>,
+    pub simd: Simd,
+    pub path: PathBuf,
+}
+
+/// Names of all optimizer tensors: (name in the file, parameter, nth state).
+fn state_names(engine: &Engine, prepared: &Prepared) -> Vec<(String, usize, usize)> {
+    let mut names = Vec::new();
+    for (index, place) in engine.program().store.params.iter().enumerate() {
+        for (nth, (kind, _)) in optimizer_state(&prepared.job.optimizer, &place.param).iter().enumerate() {
+            names.push((format!("{}.{kind}", place.param.name), index, nth));
+        }
+    }
+    names
+}
+
+/// Every parameter, to be written.
+fn views(engine: &Engine) -> Vec<TensorView<'_>> {
+    let params = engine.program().store.params.iter().enumerate();
+    params.map(|(i, p)| TensorView { name: &p.param.name, shape: &p.param.shape, data: engine.param(i) }).collect()
+}
+
+/// Writes a checkpoint after the current step and removes those that are no longer kept.
+pub(super) fn save(run: &Run) -> Result<(PathBuf, Bytes), Fail> {
+    let dir = run.folder.join("checkpoints");
+    fs_err::create_dir_all(&dir)?;
+    let names = state_names(&run.engine, &run.prepared);
+    let weights = views(&run.engine);
+    let shapes: Vec<[usize; 1]> = names.iter().map(|(_, index, nth)| [run.engine.state(*index, *nth).len()]).collect();
+    let state: Vec<TensorView> = names
+        .iter()
+        .zip(&shapes)
+        .map(|((name, index, nth), shape)| TensorView { name, shape, data: run.engine.state(*index, *nth) })
+        .collect();
+    let bytes: u64 = weights.iter().chain(&state).map(|t| t.data.len() as u64 * 4).sum::<u64>() + (1 << 20);
+    room_for(&dir, Bytes(bytes))?;
+    let mut writer = checkpoint::Writer::begin(&dir, run.step)?;
+    for (name, tensors) in [(WEIGHTS, &weights), (OPTIMIZER, &state)] {
+        writer.file(name, |sink| write_safetensors(sink, &[], tensors).map(drop).map_err(std::io::Error::other))?;
+    }
+    let facts = Facts {
+        cursor: run.cursor,
+        simd: run.prepared.decision.plan.simd,
+        seed: run.settings.seed,
+        total_steps: run.prepared.steps,
+        tally: run.tally,
+        evals: run.evals.clone(),
+    };
+    let written = writer.bytes();
+    let path = writer.finish(serde_json::to_value(&facts).or_failed()?)?;
+    checkpoint::retain(&dir, run.settings.keep as usize, &[])?;
+    Ok((path, written))
+}
+
+/// Fills the engine from the newest whole checkpoint, if there is one.
+pub(super) fn load(folder: &Path, engine: &mut Engine, prepared: &Prepared) -> Result<Option<Restored>, Fail> {
+    let dir = folder.join("checkpoints");
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    let latest = checkpoint::latest_complete(&dir)?;
+    for skipped in &latest.skipped {
+        crate::render::talk(format!("step {} is not whole and is passed over: {}", skipped.step, skipped.reason));
+    }
+    let Some(manifest) = latest.manifest else { return Ok(None) };
+    let facts: Facts = serde_json::from_value(manifest.facts.clone()).or_usage()?;
+    let weights = WeightFiles::open_file(manifest.path().join(WEIGHTS)).or_usage()?;
+    for index in 0..engine.program().store.params.len() {
+        let name = engine.program().store.params[index].param.name.clone();
+        weights.fill(&name, engine.param_mut(index)).or_usage()?;
+    }
+    let names = state_names(engine, prepared);
+    if !names.is_empty() {
+        let state = WeightFiles::open_file(manifest.path().join(OPTIMIZER)).or_usage()?;
+        for (name, index, nth) in names {
+            state.fill(&name, engine.state_mut(index, nth)).or_usage()?;
+        }
+    }
+    let Facts { cursor, simd, tally, evals, .. } = facts;
+    Ok(Some(Restored { step: manifest.step, cursor, tally, evals, simd, path: manifest.path().to_path_buf() }))
+}
+
+/// Writes the model in Hugging Face's layout.
+pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
+    let folder = &run.prepared.folder;
+    Ok(save_model(dir, folder.config(), folder.spec(), &views(&run.engine), folder.dir(), Existing::Replace)?)
+}
