@@ -68,7 +68,8 @@ pub(crate) fn scan(
 fn check(path: &Path, line: u64, body: &[u8], names: [&str; 2], texts: [&mut String; 2]) -> Result<(), DataError> {
     let path = || path.to_path_buf();
     let place = || format!("line {line}");
-    let row = jsonl_row::parse(body, names, texts).map_err(|e| DataError::NotJson {
+    // Without the line end, an object that is cut short is wrong in the last column, not in the first of the next line.
+    let row = jsonl_row::parse(body.trim_ascii_end(), names, texts).map_err(|e| DataError::NotJson {
         path: path(),
         line,
         reason: reason(&e),

@@ -28,9 +28,16 @@ impl Arena {
         let mapped = bytes + HUGE;
         let refused = |source| EngineError::ArenaRefused { bytes: bytes as u64, source };
         // SAFETY: a fresh private anonymous mapping at an address the kernel chooses.
-        let mapping = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE) }
-            .map_err(refused)?
-            .cast::<u8>();
+        let mapping = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(refused)?
+        .cast::<u8>();
         let base = mapping.wrapping_add(mapping.align_offset(HUGE));
         let whole = bytes / HUGE * HUGE;
         if whole > 0 {

@@ -208,7 +208,11 @@ impl Engine {
 }
 
 /// Runs `f` on a fresh thread that is itself one of `threads` workers; `on_start` is called first in each of them.
-pub fn with_cores<R: Send>(threads: usize, on_start: impl Fn() + Send + Sync + 'static, f: impl FnOnce() -> R + Send) -> Result<R, EngineError> {
+pub fn with_cores<R: Send>(
+    threads: usize,
+    on_start: impl Fn() + Send + Sync + 'static,
+    f: impl FnOnce() -> R + Send,
+) -> Result<R, EngineError> {
     let refused = |reason: String| EngineError::Threads { threads, reason };
     let on_start = std::sync::Arc::new(on_start);
     let here = on_start.clone();

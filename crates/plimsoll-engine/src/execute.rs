@@ -71,7 +71,13 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub fn new(program: &'a Program, placed: &'a Placed, arena: &'a Arena, staging: &'a Staging, cores: Cores) -> Frame<'a> {
+    pub fn new(
+        program: &'a Program,
+        placed: &'a Placed,
+        arena: &'a Arena,
+        staging: &'a Staging,
+        cores: Cores,
+    ) -> Frame<'a> {
         Frame {
             program,
             placed,
@@ -98,7 +104,9 @@ impl<'a> Frame<'a> {
     fn at(&self, id: Id) -> (*mut f32, usize) {
         let (offset, words) = match self.placed.tape.own(id) {
             None => (self.program.store_offsets[id.0 as usize], self.program.store.tensors[id.0 as usize].words),
-            Some(own) => (self.program.parts.store + self.placed.places.offsets[own], self.placed.tape.tensors[own].words),
+            Some(own) => {
+                (self.program.parts.store + self.placed.places.offsets[own], self.placed.tape.tensors[own].words)
+            }
         };
         assert!(offset + words <= self.arena.words());
         // SAFETY: inside the arena.
@@ -176,30 +184,76 @@ impl<'a> Frame<'a> {
                     (Side::Source, ..) => self.staging.source(),
                     _ => self.staging.inputs(),
                 };
-                embed_forward(cores, self.rows(*side), *width, ids, self.get(*table), self.get_mut(*out), self.dropper(*drop).as_ref());
+                embed_forward(
+                    cores,
+                    self.rows(*side),
+                    *width,
+                    ids,
+                    self.get(*table),
+                    self.get_mut(*out),
+                    self.dropper(*drop).as_ref(),
+                );
             }
             Op::EmbedBackward { side, grad, table_grad, width, drop } => {
                 let ids = if *side == Side::Source { self.staging.source() } else { self.staging.inputs() };
-                embed_backward(cores, self.rows(*side), *width, ids, self.get(*grad), self.get_mut(*table_grad), self.dropper(*drop).as_ref());
+                embed_backward(
+                    cores,
+                    self.rows(*side),
+                    *width,
+                    ids,
+                    self.get(*grad),
+                    self.get_mut(*table_grad),
+                    self.dropper(*drop).as_ref(),
+                );
             }
             Op::Norm { side, x, weight, rstd, out, width, drop } => {
                 let eps = self.program.spec.norm_eps;
                 let drop = self.dropper(*drop);
-                norm_forward(cores, self.rows(*side), *width, eps, self.get(*x), self.get(*weight), self.get_mut(*rstd), self.get_mut(*out), drop.as_ref());
+                norm_forward(
+                    cores,
+                    self.rows(*side),
+                    *width,
+                    eps,
+                    self.get(*x),
+                    self.get(*weight),
+                    self.get_mut(*rstd),
+                    self.get_mut(*out),
+                    drop.as_ref(),
+                );
             }
             Op::NormApply { side, x, weight, rstd, out, width, drop } => {
                 let drop = self.dropper(*drop);
-                norm_apply(cores, self.rows(*side), *width, self.get(*x), self.get(*weight), self.get(*rstd), self.get_mut(*out), drop.as_ref());
+                norm_apply(
+                    cores,
+                    self.rows(*side),
+                    *width,
+                    self.get(*x),
+                    self.get(*weight),
+                    self.get(*rstd),
+                    self.get_mut(*out),
+                    drop.as_ref(),
+                );
             }
             Op::NormBackward { side, dy, x, weight, rstd, dx, add, weight_grad, write, width } => {
                 let (count, write) = (self.rows(*side).len(), self.write(*write));
                 norm_backward(
-                    cores, count, *width, self.get(*dy), self.get(*x), self.get(*weight), self.get(*rstd), self.get_mut(*dx), *add,
-                    self.get_mut(*weight_grad), write, self.workspace(),
+                    cores,
+                    count,
+                    *width,
+                    self.get(*dy),
+                    self.get(*x),
+                    self.get(*weight),
+                    self.get(*rstd),
+                    self.get_mut(*dx),
+                    *add,
+                    self.get_mut(*weight_grad),
+                    write,
+                    self.workspace(),
                 );
             }
             Op::Linear { side, x, weight, out, inputs, outputs } => {
-                let (a, b) = (Matrix::rows(self.get(*x), *inputs), Matrix::rows(self.get(*weight), *inputs).transposed());
+                let (a, b) =
+                    (Matrix::rows(self.get(*x), *inputs), Matrix::rows(self.get(*weight), *inputs).transposed());
                 self.product(self.rows(*side).len(), *outputs, *inputs, a, b, *out, false);
             }
             Op::LinearInput { side, dy, weight, dx, add, inputs, outputs } => {
@@ -212,7 +266,14 @@ impl<'a> Frame<'a> {
                 self.product(*outputs, *inputs, self.rows(*side).len(), a, b, *grad, add);
             }
             Op::Residual { side, x, y, width, drop } => {
-                residual_forward(cores, self.rows(*side), *width, self.get(*x), self.get_mut(*y), self.dropper(*drop).as_ref());
+                residual_forward(
+                    cores,
+                    self.rows(*side),
+                    *width,
+                    self.get(*x),
+                    self.get_mut(*y),
+                    self.dropper(*drop).as_ref(),
+                );
             }
             Op::DropBackward { side, g, out, width, drop } => {
                 let dropper = Dropper::new(self.seed, self.update as u32, drop.0, self.program.spec.dropout);
@@ -226,13 +287,30 @@ impl<'a> Frame<'a> {
                 relu_backward(cores, self.rows(*side).len(), *width, self.get_mut(*dh), self.get(*h), scale);
             }
             Op::GatedGelu { side, ab, out, width, drop } => {
-                gated_gelu_forward(cores, self.rows(*side), *width, self.get(*ab), self.get_mut(*out), self.dropper(*drop).as_ref());
+                gated_gelu_forward(
+                    cores,
+                    self.rows(*side),
+                    *width,
+                    self.get(*ab),
+                    self.get_mut(*out),
+                    self.dropper(*drop).as_ref(),
+                );
             }
             Op::GatedGeluBackward { side, dh, ab, dab, width, drop } => {
                 let drop = self.dropper(*drop);
-                gated_gelu_backward(cores, self.rows(*side), *width, self.get(*dh), self.get(*ab), self.get_mut(*dab), drop.as_ref());
+                gated_gelu_backward(
+                    cores,
+                    self.rows(*side),
+                    *width,
+                    self.get(*dh),
+                    self.get(*ab),
+                    self.get_mut(*dab),
+                    drop.as_ref(),
+                );
             }
-            Op::BiasExpand { table, delta, shape } => bias_expand(shape, self.bias_spec(), self.get(*table), self.get_mut(*delta)),
+            Op::BiasExpand { table, delta, shape } => {
+                bias_expand(shape, self.bias_spec(), self.get(*table), self.get_mut(*delta))
+            }
             Op::BiasCollect { ddelta, table_grad, write, shape } => {
                 bias_collect(shape, self.bias_spec(), self.get(*ddelta), self.get_mut(*table_grad), self.write(*write));
             }
@@ -241,7 +319,19 @@ impl<'a> Frame<'a> {
                 let samples = self.samples(shape.queries, shape.keys);
                 let bias = bias.map(|b| self.get(b));
                 let drop = self.dropper(*drop);
-                attention_forward(cores, shape, samples, q, k, v, bias, self.get_mut(*out), self.get_mut(*lse), drop.as_ref(), self.workspace());
+                attention_forward(
+                    cores,
+                    shape,
+                    samples,
+                    q,
+                    k,
+                    v,
+                    bias,
+                    self.get_mut(*out),
+                    self.get_mut(*lse),
+                    drop.as_ref(),
+                    self.workspace(),
+                );
             }
             Op::AttentionBackward { shape, q, k, v, bias, out, lse, dout, dq, dk, dv, dbias, drop } => {
                 let forward = Forward {
@@ -260,17 +350,27 @@ impl<'a> Frame<'a> {
                 attention_backward(cores, shape, samples, forward, dq, dk, dv, dbias, drop.as_ref(), self.workspace());
             }
             Op::Loss { hidden, weight, losses, dhidden, grad, write, logits, chunk, width, vocab, scale } => {
-                let head = Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
+                let head =
+                    Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
                 let (labels, losses) = (self.staging.labels(), self.get_mut(*losses));
                 let write = self.write(*write);
                 loss_backward(
-                    cores, head, labels, self.get(*hidden), losses, self.get_mut(*dhidden), self.get_mut(*grad), write,
-                    self.get_mut(*logits), self.workspace(),
+                    cores,
+                    head,
+                    labels,
+                    self.get(*hidden),
+                    losses,
+                    self.get_mut(*dhidden),
+                    self.get_mut(*grad),
+                    write,
+                    self.get_mut(*logits),
+                    self.workspace(),
                 );
                 self.loss_sum += losses[..labels.len()].iter().map(|l| f64::from(*l)).sum::<f64>();
             }
             Op::LossOnly { hidden, weight, losses, logits, chunk, width, vocab, scale } => {
-                let head = Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
+                let head =
+                    Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
                 let (labels, losses) = (self.staging.labels(), self.get_mut(*losses));
                 loss_forward(cores, head, labels, self.get(*hidden), losses, self.get_mut(*logits), self.workspace());
                 self.loss_sum += losses[..labels.len()].iter().map(|l| f64::from(*l)).sum::<f64>();
@@ -294,19 +394,44 @@ impl<'a> Frame<'a> {
             }
             Op::CacheAppend { kv, cache, width, max_len } => {
                 let beam = self.beam();
-                cache_append(beam.tokens.len(), self.columns(*kv), *width, *max_len, beam.position, self.get_mut(*cache));
+                cache_append(
+                    beam.tokens.len(),
+                    self.columns(*kv),
+                    *width,
+                    *max_len,
+                    beam.position,
+                    self.get_mut(*cache),
+                );
             }
             Op::AttentionStep { shape, q, cache, bias, out } => {
                 let beam = self.beam();
                 attention_step(
-                    cores, shape, beam.tokens.len(), self.columns(*q), self.get(*cache), beam.origin, beam.position, self.get(*bias),
-                    self.get_mut(*out), self.workspace(),
+                    cores,
+                    shape,
+                    beam.tokens.len(),
+                    self.columns(*q),
+                    self.get(*cache),
+                    beam.origin,
+                    beam.position,
+                    self.get(*bias),
+                    self.get_mut(*out),
+                    self.workspace(),
                 );
             }
             Op::CrossStep { shape, q, kv, out } => {
                 let beam = self.beam();
                 let (q, kv) = (self.columns(*q), self.columns(*kv));
-                cross_step(cores, shape, beam.tokens.len(), beam.beams, q, kv, beam.source_starts, self.get_mut(*out), self.workspace());
+                cross_step(
+                    cores,
+                    shape,
+                    beam.tokens.len(),
+                    beam.beams,
+                    q,
+                    kv,
+                    beam.source_starts,
+                    self.get_mut(*out),
+                    self.workspace(),
+                );
             }
             Op::Logits { hidden, weight, out, width, vocab, scale } => {
                 let head = Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: 0 };

@@ -80,7 +80,8 @@ mod tests {
             let exact = 0.5 * wide * (1.0 + inner.tanh());
             assert!((f64::from(gelu(x)) - exact).abs() < 2e-6 * (1.0 + wide.abs()), "{x}");
             let step = 1e-5;
-            let at = |v: f64| 0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v.powi(3))).tanh());
+            let at =
+                |v: f64| 0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v.powi(3))).tanh());
             let slope = (at(wide + step) - at(wide - step)) / (2.0 * step);
             assert!((f64::from(gelu_with_slope(x).1) - slope).abs() < 5e-6, "{x}");
         }

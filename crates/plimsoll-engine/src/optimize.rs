@@ -34,7 +34,14 @@ pub(crate) fn update<'a>(
     let number = step.update + 1;
     match optimizer {
         OptimizerSpec::AdamW { lr, betas, eps, weight_decay } => {
-            let step = AdamWStep { lr: step.lr.unwrap_or(*lr), betas: *betas, eps: *eps, weight_decay: *weight_decay, step: number, grad_scale };
+            let step = AdamWStep {
+                lr: step.lr.unwrap_or(*lr),
+                betas: *betas,
+                eps: *eps,
+                weight_decay: *weight_decay,
+                step: number,
+                grad_scale,
+            };
             adamw(cores, &step, weight, grad, next(), next());
         }
         OptimizerSpec::Sgd { lr, momentum, dampening, nesterov, weight_decay } => {
@@ -50,7 +57,17 @@ pub(crate) fn update<'a>(
             let buffer = if *momentum == 0.0 { &mut [] } else { next() };
             sgd(cores, &step, weight, grad, buffer);
         }
-        OptimizerSpec::Adafactor { lr, eps, clip_threshold, decay_rate, beta1, weight_decay, scale_parameter, relative_step, warmup_init } => {
+        OptimizerSpec::Adafactor {
+            lr,
+            eps,
+            clip_threshold,
+            decay_rate,
+            beta1,
+            weight_decay,
+            scale_parameter,
+            relative_step,
+            warmup_init,
+        } => {
             let step = AdafactorStep {
                 lr: if *relative_step { None } else { step.lr.or(*lr) },
                 eps: *eps,
@@ -63,7 +80,8 @@ pub(crate) fn update<'a>(
                 step: number,
                 grad_scale,
             };
-            let moment = if matrix { SecondMoment::Factored { row: next(), col: next() } } else { SecondMoment::Whole(next()) };
+            let moment =
+                if matrix { SecondMoment::Factored { row: next(), col: next() } } else { SecondMoment::Whole(next()) };
             let average = beta1.map(|_| next());
             adafactor(cores, &step, weight, grad, moment, average, workspace);
         }

@@ -108,7 +108,10 @@ mod tests {
     fn the_generator_is_philox() {
         // Known answers of Random123's kat_vectors for philox4x32 with 7 rounds.
         let zero = philox(0, 0, 0, 0, 0);
-        assert_eq!([zero[0][0], zero[1][0], zero[2][0], zero[3][0]], [0x5f6f_b709, 0x0d89_3f64, 0x4f12_1f81, 0x4f73_0a48]);
+        assert_eq!(
+            [zero[0][0], zero[1][0], zero[2][0], zero[3][0]],
+            [0x5f6f_b709, 0x0d89_3f64, 0x4f12_1f81, 0x4f73_0a48]
+        );
     }
 
     #[test]

@@ -23,12 +23,28 @@ pub fn measure_rates(simd: Simd) -> Rates {
     let flops = best(|| {
         let out = Output { data: c.as_mut_ptr(), stride: SIZE, add: false, scale: 1.0 };
         // SAFETY: three matrices of SIZE x SIZE and the workspace that the formula asks for.
-        unsafe { matmul(simd, threads, SIZE, SIZE, SIZE, Matrix::rows(&a, SIZE), Matrix::rows(&b, SIZE).transposed(), out, &mut workspace) };
+        unsafe {
+            matmul(
+                simd,
+                threads,
+                SIZE,
+                SIZE,
+                SIZE,
+                Matrix::rows(&a, SIZE),
+                Matrix::rows(&b, SIZE).transposed(),
+                out,
+                &mut workspace,
+            )
+        };
     });
     let mut to = vec![0.0f32; COPIED];
     let from = vec![1.0f32; COPIED];
-    let copied = best(|| to.par_chunks_mut(COPIED / 8).zip(from.par_chunks(COPIED / 8)).for_each(|(t, f)| t.copy_from_slice(f)));
-    Rates { flops: rounded(2.0 * (SIZE * SIZE * SIZE) as f64 / flops), bandwidth: rounded(8.0 * COPIED as f64 / copied) }
+    let copied =
+        best(|| to.par_chunks_mut(COPIED / 8).zip(from.par_chunks(COPIED / 8)).for_each(|(t, f)| t.copy_from_slice(f)));
+    Rates {
+        flops: rounded(2.0 * (SIZE * SIZE * SIZE) as f64 / flops),
+        bandwidth: rounded(8.0 * COPIED as f64 / copied),
+    }
 }
 
 fn best(mut f: impl FnMut()) -> f64 {

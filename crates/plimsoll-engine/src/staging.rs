@@ -90,15 +90,28 @@ impl Staging {
         }
         self.samples = samples;
         self.first = first;
-        self.source_rows = self.lay_out(samples, self.shape.source_len, "a source length", [Part::SourceLens, Part::SourceStarts, Part::SourceSample, Part::SourcePosition])?;
+        self.source_rows = self.lay_out(
+            samples,
+            self.shape.source_len,
+            "a source length",
+            [Part::SourceLens, Part::SourceStarts, Part::SourceSample, Part::SourcePosition],
+        )?;
         self.target_rows = 0;
-        let check = |ids: &[u32], ignored: bool| match ids.iter().find(|id| **id as usize >= spec.vocab && !(ignored && **id == IGNORE)) {
+        let check = |ids: &[u32], ignored: bool| match ids
+            .iter()
+            .find(|id| **id as usize >= spec.vocab && !(ignored && **id == IGNORE))
+        {
             Some(token) => Err(EngineError::Token { token: *token, vocab: spec.vocab }),
             None => Ok(()),
         };
         check(&self.get(Part::Source)[..self.source_rows], false)?;
         if with_target {
-            self.target_rows = self.lay_out(samples, self.shape.target_len, "a target length", [Part::TargetLens, Part::TargetStarts, Part::TargetSample, Part::TargetPosition])?;
+            self.target_rows = self.lay_out(
+                samples,
+                self.shape.target_len,
+                "a target length",
+                [Part::TargetLens, Part::TargetStarts, Part::TargetSample, Part::TargetPosition],
+            )?;
             check(&self.get(Part::Target)[..self.target_rows], true)?;
             self.shift_right(spec);
         }
@@ -172,11 +185,17 @@ impl Staging {
 
     /// The rows of the source side.
     pub fn source_map(&self) -> Rows<'_> {
-        Rows { sample: &self.get(Part::SourceSample)[..self.source_rows], position: &self.get(Part::SourcePosition)[..self.source_rows] }
+        Rows {
+            sample: &self.get(Part::SourceSample)[..self.source_rows],
+            position: &self.get(Part::SourcePosition)[..self.source_rows],
+        }
     }
 
     /// The rows of the target side.
     pub fn target_map(&self) -> Rows<'_> {
-        Rows { sample: &self.get(Part::TargetSample)[..self.target_rows], position: &self.get(Part::TargetPosition)[..self.target_rows] }
+        Rows {
+            sample: &self.get(Part::TargetSample)[..self.target_rows],
+            position: &self.get(Part::TargetPosition)[..self.target_rows],
+        }
     }
 }

@@ -50,12 +50,16 @@ fn training_drops_and_evaluation_does_not() {
         let ([other_seed, ..], evaluated_again) = measure(2);
         assert_eq!(first, repeated, "the same update drops the same");
         assert_eq!(evaluated, evaluated_again, "evaluation has no randomness");
-        for (what, other) in [("another update", other_update), ("another seed", other_seed), ("evaluation", evaluated)] {
+        for (what, other) in [("another update", other_update), ("another seed", other_seed), ("evaluation", evaluated)]
+        {
             assert!((first - other).abs() > 1e-4 * first, "{what} gives the same loss: {first} and {other}");
         }
         let dry = Job { spec: plimsoll_plan::spec::T5Spec { dropout: 0.0, ..job.spec.clone() }, ..job.clone() };
         let undropped = with_engine(&dry, SAMPLES, 1, |engine| loss(engine, batch, 0..SAMPLES, 0, 0).sum);
-        assert!((undropped - evaluated).abs() < 1e-6 * evaluated, "a rate of 0 is evaluation: {undropped} and {evaluated}");
+        assert!(
+            (undropped - evaluated).abs() < 1e-6 * evaluated,
+            "a rate of 0 is evaluation: {undropped} and {evaluated}"
+        );
     }
 }
 

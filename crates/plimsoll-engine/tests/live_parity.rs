@@ -58,13 +58,32 @@ fn middling(spec: T5Spec) -> T5Spec {
 
 fn cases() -> Vec<Case> {
     let adamw = OptimizerSpec::AdamW { lr: LR, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 };
-    // T5 draws `q` with a deviation of 0.0055 at this width. AdamW's first updates are nearly signs of the gradient, so at
-    // 1e-3 rounding alone (PyTorch's fp32 against its fp64) puts `q` 4e-3 apart after 20 updates; no engine could agree.
-    let gentle = OptimizerSpec::AdamW { lr: 1e-4, betas: [0.9, 0.999], eps: 1e-6, weight_decay: 0.01 };
+    // T5 draws `q` with a deviation of 0.0055 at T5-small's width, and AdamW's first updates are nearly signs of a tiny
+    // gradient: at a rate of 1e-3 and an eps of 1e-8, PyTorch's fp32 is 4e-3 from its own fp64 after 20 updates. A larger
+    // eps and a smaller rate leave a course that fp32 determines. The cases below have the usual numbers.
+    let gentle = OptimizerSpec::AdamW { lr: 1e-4, betas: [0.9, 0.999], eps: 1e-5, weight_decay: 0.01 };
     let warm = match OptimizerSpec::adafactor_relative() {
-        OptimizerSpec::Adafactor { lr, eps, clip_threshold, decay_rate, beta1, weight_decay, scale_parameter, relative_step, .. } => {
-            OptimizerSpec::Adafactor { lr, eps, clip_threshold, decay_rate, beta1, weight_decay, scale_parameter, relative_step, warmup_init: true }
-        }
+        OptimizerSpec::Adafactor {
+            lr,
+            eps,
+            clip_threshold,
+            decay_rate,
+            beta1,
+            weight_decay,
+            scale_parameter,
+            relative_step,
+            ..
+        } => OptimizerSpec::Adafactor {
+            lr,
+            eps,
+            clip_threshold,
+            decay_rate,
+            beta1,
+            weight_decay,
+            scale_parameter,
+            relative_step,
+            warmup_init: true,
+        },
         other => other,
     };
     let sgd = OptimizerSpec::Sgd { lr: LR, momentum: 0.9, dampening: 0.1, nesterov: false, weight_decay: 0.01 };
@@ -143,20 +162,28 @@ impl Case {
         fs_err::create_dir_all(&folder).unwrap();
         fs_err::write(folder.join("config.json"), self.config().to_string()).unwrap();
         let f32s = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-        let tensors = weights(&self.spec, 5).into_iter().map(|(param, values)| (param.name, Dtype::F32, param.shape, f32s(&values)));
+        let tensors = weights(&self.spec, 5)
+            .into_iter()
+            .map(|(param, values)| (param.name, Dtype::F32, param.shape, f32s(&values)));
         save(&folder.join("model.safetensors"), tensors.collect());
         let batches = self.batches();
         let (mut ids, mut mask, mut labels) = (Vec::new(), Vec::new(), Vec::new());
         for batch in &batches {
             for (source, target) in batch.sources.iter().zip(&batch.targets) {
-                let padded = |of: &dyn Fn(usize) -> i32, most: usize| (0..most).flat_map(|i| of(i).to_le_bytes()).collect::<Vec<u8>>();
+                let padded = |of: &dyn Fn(usize) -> i32, most: usize| {
+                    (0..most).flat_map(|i| of(i).to_le_bytes()).collect::<Vec<u8>>()
+                };
                 ids.extend(padded(&|i| source.get(i).map_or(0, |t| *t as i32), self.lens.0));
                 mask.extend(padded(&|i| i32::from(i < source.len()), self.lens.0));
-                labels.extend(padded(&|i| target.get(i).filter(|t| **t != IGNORE).map_or(-100, |t| *t as i32), self.lens.1));
+                labels.extend(padded(
+                    &|i| target.get(i).filter(|t| **t != IGNORE).map_or(-100, |t| *t as i32),
+                    self.lens.1,
+                ));
             }
         }
         let shape = |len| vec![batches.len(), self.rows, len];
-        let parts = [("input_ids", self.lens.0, ids), ("attention_mask", self.lens.0, mask), ("labels", self.lens.1, labels)];
+        let parts =
+            [("input_ids", self.lens.0, ids), ("attention_mask", self.lens.0, mask), ("labels", self.lens.1, labels)];
         let parts = parts.map(|(name, len, bytes)| (name.to_string(), Dtype::I32, shape(len), bytes));
         save(&folder.join("batch.safetensors"), parts.into());
         let (name, options) = self.options();
@@ -173,7 +200,9 @@ impl Case {
 }
 
 fn save(path: &Path, tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)>) {
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    let views = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
     let format = HashMap::from([("format".to_string(), "pt".to_string())]);
     fs_err::write(path, safetensors::serialize(views, Some(format)).unwrap()).unwrap();
 }
@@ -188,10 +217,12 @@ for args in json.load(sys.stdin):
     runpy.run_path(script, run_name='__main__')
 ";
 
+/// A case and the tensors that PyTorch computed for it.
+type Computed = Vec<(Case, HashMap<String, (Vec<usize>, Vec<f32>)>)>;
+
 /// What PyTorch computed for each case, or why there is nothing.
-fn live() -> Option<&'static Vec<(Case, HashMap<String, (Vec<usize>, Vec<f32>)>)>> {
-    type Computed = Result<Vec<(Case, HashMap<String, (Vec<usize>, Vec<f32>)>)>, String>;
-    static LIVE: OnceLock<Computed> = OnceLock::new();
+fn live() -> Result<&'static Computed, &'static String> {
+    static LIVE: OnceLock<Result<Computed, String>> = OnceLock::new();
     let computed = LIVE.get_or_init(|| {
         let python = std::env::var_os("PLIMSOLL_PYTHON")
             .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python"), PathBuf::from);
@@ -207,14 +238,21 @@ fn live() -> Option<&'static Vec<(Case, HashMap<String, (Vec<usize>, Vec<f32>)>)
         command.args(["-c", MANY]).arg(folder.join("live.py")).arg(folder).env("HF_HUB_OFFLINE", "1");
         let out = command.stdin(fs_err::File::open(stdin).unwrap().into_parts().0).output().unwrap();
         assert!(out.status.success(), "live.py: {}", String::from_utf8_lossy(&out.stderr));
-        Ok(cases.into_iter().map(|case| (tensors(&case.folder().join("out.safetensors")), case)).map(|(t, c)| (c, t)).collect())
+        Ok(cases
+            .into_iter()
+            .map(|case| (tensors(&case.folder().join("out.safetensors")), case))
+            .map(|(t, c)| (c, t))
+            .collect())
     });
-    computed.as_ref().inspect_err(|why| println!("skipped: {why}")).ok()
+    computed.as_ref()
 }
 
 #[test]
 fn loss_and_every_gradient_agree() {
-    let Some(live) = live() else { return };
+    let live = match live() {
+        Ok(live) => live,
+        Err(why) => return println!("skipped: {why}"),
+    };
     for (case, expected) in live {
         let job = job(case.spec.clone(), case.lens, case.rows, fixture::sgd(0.0), false);
         let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: None, seed: 1 };
@@ -240,7 +278,10 @@ fn loss_and_every_gradient_agree() {
 
 #[test]
 fn twenty_updates_agree_and_so_does_each_move() {
-    let Some(live) = live() else { return };
+    let live = match live() {
+        Ok(live) => live,
+        Err(why) => return println!("skipped: {why}"),
+    };
     for (case, expected) in live {
         let job = job(case.spec.clone(), case.lens, case.rows, case.optimizer.clone(), case.clip_norm.is_some());
         let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: case.clip_norm, seed: 1 };
@@ -249,9 +290,11 @@ fn twenty_updates_agree_and_so_does_each_move() {
             fill(engine, &before);
             let batches = case.batches();
             for update in 0..UPDATES {
-                let (loss, norm) = train_update(engine, &batches[update % batches.len()], update as u64, case.optimizer.lr());
-                let (exact, exact_norm) = (f64::from(expected["losses"].1[update]), f64::from(expected["grad_norms"].1[update]));
-                assert!((loss - exact).abs() < 1e-4 * exact, "{}: loss {update} is {loss}, not {exact}", case.name);
+                let (loss, norm) =
+                    train_update(engine, &batches[update % batches.len()], update as u64, case.optimizer.lr());
+                let (exact, exact_norm) =
+                    (f64::from(expected["losses"].1[update]), f64::from(expected["grad_norms"].1[update]));
+                assert!((loss - exact).abs() < 1e-5 * exact, "{}: loss {update} is {loss}, not {exact}", case.name);
                 let near = norm.is_none_or(|n| (n - exact_norm).abs() < 1e-4 * exact_norm);
                 assert!(near, "{}: norm {update} is {norm:?}, not {exact_norm}", case.name);
             }
@@ -259,10 +302,10 @@ fn twenty_updates_agree_and_so_does_each_move() {
             for (index, (param, before)) in before.iter().enumerate() {
                 let after = &expected[&format!("after.{}", param.name)].1;
                 let far = distance(engine.param(index), after);
+                assert!(far < 1e-4, "{}: {} is {far:e} apart", case.name, param.name);
                 let moved = |after: &[f32]| after.iter().zip(before).map(|(a, b)| a - b).collect::<Vec<f32>>();
                 let far_move = distance(&moved(engine.param(index)), &moved(after));
-                if far > 1e-4 || far_move > 1e-2 { println!("{}: {} {far:e} {far_move:e}", case.name, param.name); }
-                assert!(true || far_move < 1e-2, "{}: the move of {} is {far_move:e} apart", case.name, param.name);
+                assert!(far_move < 1e-2, "{}: the move of {} is {far_move:e} apart", case.name, param.name);
                 (worst, worst_move) = (worst.max(far), worst_move.max(far_move));
             }
             println!("{}: weights {worst:.1e} apart, moves {worst_move:.1e}", case.name);

@@ -18,9 +18,14 @@ fn loss_and_every_gradient_agree_with_pytorch() {
             with_job(&fixture.job(rows, sgd(0.0), false), &how, None, |engine| {
                 fixture.fill(engine);
                 batch.stage(engine);
-                let loss = engine.micro_step(MicroStep { update: 0, samples: rows, first_sample: 0, lr: Some(0.0) }).unwrap();
+                let loss =
+                    engine.micro_step(MicroStep { update: 0, samples: rows, first_sample: 0, lr: Some(0.0) }).unwrap();
                 let expected = f64::from(fixture.values("loss")[0]);
-                assert!((loss.mean() - expected).abs() < 1e-5 * expected, "{name}: loss {} and {expected}", loss.mean());
+                assert!(
+                    (loss.mean() - expected).abs() < 1e-5 * expected,
+                    "{name}: loss {} and {expected}",
+                    loss.mean()
+                );
                 for (index, place) in engine.program().store.params.iter().enumerate() {
                     let mean = 1.0 / loss.tokens as f32;
                     let got: Vec<f32> = engine.gradient(index).unwrap().iter().map(|g| g * mean).collect();
@@ -73,7 +78,10 @@ fn twenty_updates(case: &str, run: &str, optimizer: OptimizerSpec, clip_norm: Op
             for update in 0..20 {
                 let (loss, _) = train_update(engine, &batches[update % batches.len()], update as u64, lr);
                 let expected = f64::from(fixture.values(&format!("losses.{run}"))[update]);
-                assert!((loss - expected).abs() < 1e-4 * expected, "{case} {run} {how:?}: loss {update} is {loss}, not {expected}");
+                assert!(
+                    (loss - expected).abs() < 1e-4 * expected,
+                    "{case} {run} {how:?}: loss {update} is {loss}, not {expected}"
+                );
             }
             for (index, place) in engine.program().store.params.iter().enumerate() {
                 let apart = distance(engine.param(index), fixture.values(&format!("after.{run}.{}", place.param.name)));

@@ -57,7 +57,11 @@ fn six_plans_of_one_job_give_the_same_losses() {
             plan(8, blocks, 1000, true, 3),
         ];
         let first = plans[0].losses[0];
-        assert!(plans[0].losses.iter().all(|l| l.is_finite()) && plans[0].losses[UPDATES - 1] < first, "it learns: {:?}", plans[0].losses);
+        assert!(
+            plans[0].losses.iter().all(|l| l.is_finite()) && plans[0].losses[UPDATES - 1] < first,
+            "it learns: {:?}",
+            plans[0].losses
+        );
         for (nth, other) in plans.iter().enumerate().skip(1) {
             let apart = furthest(other, &plans[0]);
             println!("{:?}, {}: plan {nth} is {apart:e} from plan 0", spec.feed_forward, job.optimizer);
@@ -88,7 +92,12 @@ fn recomputed_blocks_repeat_losses_and_weights_to_the_bit() {
             let kept = run(&job, &choices(micro_batch), None, BIT_UPDATES);
             for recompute in 1..=spec.encoder_layers + spec.decoder_layers {
                 let again = run(&job, &Choices { recompute, ..choices(micro_batch) }, None, BIT_UPDATES);
-                assert!(again == kept, "{:?}, {}, micro-batch {micro_batch}, recompute {recompute}", spec.feed_forward, job.optimizer);
+                assert!(
+                    again == kept,
+                    "{:?}, {}, micro-batch {micro_batch}, recompute {recompute}",
+                    spec.feed_forward,
+                    job.optimizer
+                );
             }
         }
     });
@@ -100,7 +109,8 @@ fn updates_in_the_backward_pass_repeat_losses_and_weights_to_the_bit() {
         assert!(job.may_update_in_backward(8) && !job.may_update_in_backward(4));
         let after = run(&job, &choices(8), None, BIT_UPDATES);
         for recompute in [0, 1, spec.encoder_layers + spec.decoder_layers] {
-            let within = run(&job, &Choices { recompute, optimizer_in_backward: true, ..choices(8) }, None, BIT_UPDATES);
+            let within =
+                run(&job, &Choices { recompute, optimizer_in_backward: true, ..choices(8) }, None, BIT_UPDATES);
             assert!(within == after, "{:?}, {}, recompute {recompute}", spec.feed_forward, job.optimizer);
         }
     });

@@ -80,14 +80,14 @@ impl AttentionShape {
     }
 
     /// Words of scratch of one backward task: keys packed both ways, values, the tile's queries and output gradients, three
-    /// tiles of scores, one strip, one number a row.
+    /// tiles of scores, one block of packed rows, one number a row.
     pub fn backward_words(&self, tiles: &Tiles) -> usize {
         let (keys, d, tile) = (self.max_keys, self.d_kv, self.tile_rows());
         2 * tiles.packed_words(keys, d)
             + tiles.packed_words(d, keys)
             + 2 * tiles.packed_words(d, tile)
             + 3 * aligned(tile * keys)
-            + aligned(tiles.nr * tile)
+            + aligned(tiles.row_block_words(tile))
             + aligned(tile)
     }
 }

@@ -18,6 +18,7 @@ mod verify;
 mod writer;
 
 pub use leftovers::clean_leftovers;
+pub(crate) use leftovers::lives_elsewhere;
 pub use manifest::{FORMAT, FileFacts, MANIFEST, Manifest};
 pub use retain::{retain, to_remove};
 pub use shelf::{Found, Latest, Skipped, State, latest_complete, list};

@@ -1,10 +1,11 @@
 //! One run, one trainer: a lock on the run folder for as long as any process of the run lives.
 //!
 //! The lock is the kernel's (`flock`), so a kill releases it. It is handed down to the processes that the holder starts:
-//! a worker that still saves after its supervisor was killed keeps a hasty `resume` waiting.
+//! a worker that still saves after its supervisor was killed keeps a hasty `resume` waiting. While the holder itself
+//! lives, nothing is worth waiting for.
 
 use std::io::{Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
@@ -12,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
 use crate::RecoverError;
+use crate::checkpoint::lives_elsewhere;
 
 const NAME: &str = ".lock";
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
@@ -23,7 +25,8 @@ pub struct RunLock {
 }
 
 impl RunLock {
-    /// Takes the lock of the run folder `run`, waiting up to `patience` for its present holder to end.
+    /// Takes the lock of the run folder `run`. Where only processes that a dead holder left behind still have it, waits
+    /// up to `patience` for them to end; a holder that lives is an error at once.
     pub fn take(run: &Path, patience: Duration) -> Result<RunLock, RecoverError> {
         let path = run.join(NAME);
         let mut file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -32,8 +35,13 @@ impl RunLock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) if began.elapsed() < patience => std::thread::sleep(BETWEEN_TRIES),
-                Err(Errno::WOULDBLOCK) => return Err(in_use(run.to_path_buf(), &mut file)),
+                Err(Errno::WOULDBLOCK) => {
+                    let process = holder(&mut file);
+                    if process.is_some_and(lives_elsewhere) || began.elapsed() >= patience {
+                        return Err(RecoverError::RunInUse { path: run.to_path_buf(), process });
+                    }
+                    std::thread::sleep(BETWEEN_TRIES);
+                }
                 Err(error) => return Err(failed("flock", &path, error)),
             }
         }
@@ -45,10 +53,12 @@ impl RunLock {
     }
 }
 
-fn in_use(path: PathBuf, file: &mut fs::File) -> RecoverError {
-    let mut holder = String::new();
-    let read = file.take(20).read_to_string(&mut holder);
-    RecoverError::RunInUse { path, process: read.ok().and_then(|_| holder.parse().ok()) }
+/// Who wrote the lock's file. A holder that has just taken the lock may not have said so yet.
+fn holder(file: &mut fs::File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(20).read_to_string(&mut text).ok()?;
+    text.parse().ok()
 }
 
 fn failed(call: &'static str, path: &Path, error: Errno) -> RecoverError {
@@ -72,6 +82,20 @@ mod tests {
             other => panic!("{other}"),
         }
         drop(lock);
+    }
+
+    #[test]
+    fn a_holder_that_lives_is_an_error_at_once_however_patient_the_asker() {
+        let run = tempfile::tempdir().unwrap();
+        let file = fs::File::create(run.path().join(NAME)).unwrap();
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        let mut holder = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        fs::write(run.path().join(NAME), holder.id().to_string()).unwrap();
+        // With a day's patience, only the rule about living holders lets this end.
+        let refused = RunLock::take(run.path(), Duration::from_secs(86_400)).unwrap_err();
+        assert!(matches!(refused, RecoverError::RunInUse { process: Some(pid), .. } if pid == holder.id()), "{refused}");
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
     }
 
     #[test]

@@ -11,6 +11,7 @@ use plimsoll_plan::batch::BatchShape;
 use plimsoll_plan::program::{Program, compile_inference};
 use plimsoll_plan::t5::GenerateShape;
 
+use crate::job::run_folder;
 use crate::render::{Exit, Fail, OrFail};
 
 /// A model with its tokenizer.
@@ -31,8 +32,11 @@ pub fn model_folder(from: &Path) -> Result<PathBuf, Fail> {
     if from.join("config.json").exists() {
         return Ok(from.to_path_buf());
     }
+    if !from.exists() {
+        return Err(Fail::usage(format!("`{}` does not exist; expected a run or a model folder", from.display())));
+    }
     let fail = Fail::usage(format!("`{}` holds no model: neither model/config.json nor config.json is there", from.display()));
-    Err(match from.join("checkpoints").is_dir() {
+    Err(match run_folder::holds_run(from) {
         true => fail.hint(format!("the run is not finished; go on with it: plimsoll resume {}", from.display())),
         false => fail,
     })

@@ -86,16 +86,36 @@ fn reduce(rows: usize, f: impl Fn(usize, std::ops::Range<usize>) -> f64 + Sync +
 
 /// Updates one parameter. A vector is a matrix with one row whose second moment is kept whole; to spread it over
 /// the cores it is cut into chunks of columns.
-pub fn adafactor(cores: Cores, step: &AdafactorStep, weight: &mut [f32], grad: &[f32], moment: SecondMoment, exp_avg: Option<&mut [f32]>, workspace: &mut [f32]) {
+pub fn adafactor(
+    cores: Cores,
+    step: &AdafactorStep,
+    weight: &mut [f32],
+    grad: &[f32],
+    moment: SecondMoment,
+    exp_avg: Option<&mut [f32]>,
+    workspace: &mut [f32],
+) {
     match moment {
         SecondMoment::Factored { row, col } => factored(cores, step, weight, grad, row, col, exp_avg, workspace),
         SecondMoment::Whole(square) => whole(cores, step, weight, grad, square, exp_avg),
     }
 }
 
-fn factored(cores: Cores, step: &AdafactorStep, weight: &mut [f32], grad: &[f32], row: &mut [f32], col: &mut [f32], exp_avg: Option<&mut [f32]>, workspace: &mut [f32]) {
+fn factored(
+    cores: Cores,
+    step: &AdafactorStep,
+    weight: &mut [f32],
+    grad: &[f32],
+    row: &mut [f32],
+    col: &mut [f32],
+    exp_avg: Option<&mut [f32]>,
+    workspace: &mut [f32],
+) {
     let (rows, cols) = (row.len(), col.len());
     let aligned = plimsoll_plan::place::aligned;
+    assert!(weight.len() == rows * cols && grad.len() == rows * cols, "state and gradient fit the weight");
+    assert!(exp_avg.as_ref().is_none_or(|m| m.len() == grad.len()), "the first moment is the weight's size");
+    assert!(workspace.len() >= aligned(rows) + aligned(cols) + REDUCE_CHUNKS * cols, "workspace is what the plan says");
     let (row_factor, rest) = workspace.split_at_mut(aligned(rows));
     let (col_factor, partial) = rest.split_at_mut(aligned(cols));
     let (row_factor, col_factor) = (&mut row_factor[..rows], &mut col_factor[..cols]);
@@ -104,7 +124,8 @@ fn factored(cores: Cores, step: &AdafactorStep, weight: &mut [f32], grad: &[f32]
     let (eps, scale) = (step.eps[0] as f32, step.grad_scale);
     let squares = reduce(rows, |task, range| {
         // SAFETY: each task has its own partial sum and its own rows.
-        let (by_col, by_row) = unsafe { (partial_at.slice(task * cols, cols), sums_at.slice(range.start, range.len())) };
+        let (by_col, by_row) =
+            unsafe { (partial_at.slice(task * cols, cols), sums_at.slice(range.start, range.len())) };
         by_col.fill(0.0);
         let part = range.start * cols..range.end * cols;
         square_sums(cores.simd, cols, &grad[part.clone()], scale, eps, by_row, by_col);
@@ -161,7 +182,14 @@ impl Numbers {
     }
 }
 
-fn whole(cores: Cores, step: &AdafactorStep, weight: &mut [f32], grad: &[f32], square: &mut [f32], exp_avg: Option<&mut [f32]>) {
+fn whole(
+    cores: Cores,
+    step: &AdafactorStep,
+    weight: &mut [f32],
+    grad: &[f32],
+    square: &mut [f32],
+    exp_avg: Option<&mut [f32]>,
+) {
     let (keep, take) = (step.beta2() as f32, (1.0 - step.beta2()) as f32);
     let (eps, scale) = (step.eps[0] as f32, step.grad_scale);
     let mut size = 0.0f64;

@@ -25,7 +25,18 @@ pub struct AdamWStep {
 const GRAIN: usize = 1 << 16;
 
 /// Updates one parameter.
-pub fn adamw(cores: Cores, step: &AdamWStep, weight: &mut [f32], grad: &[f32], exp_avg: &mut [f32], exp_avg_sq: &mut [f32]) {
+pub fn adamw(
+    cores: Cores,
+    step: &AdamWStep,
+    weight: &mut [f32],
+    grad: &[f32],
+    exp_avg: &mut [f32],
+    exp_avg_sq: &mut [f32],
+) {
+    assert!(
+        [weight.len(), exp_avg.len(), exp_avg_sq.len()] == [grad.len(); 3],
+        "state and gradient are the weight's size"
+    );
     let (w, m, v) = (Shared(weight.as_mut_ptr()), Shared(exp_avg.as_mut_ptr()), Shared(exp_avg_sq.as_mut_ptr()));
     pool::rows(grad.len(), GRAIN, |range| {
         let (at, len) = (range.start, range.len());

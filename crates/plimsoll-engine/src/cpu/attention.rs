@@ -82,11 +82,25 @@ pub(super) fn seen(shape: &AttentionShape, keys: usize, end_of_tile: usize) -> u
 }
 
 /// Attends. `lse[row, head]`; `out[row, heads * d_kv]`.
-pub fn attention_forward(cores: Cores, shape: &AttentionShape, samples: Samples, q: Columns, k: Columns, v: Columns, bias: Option<&[f32]>, out: &mut [f32], lse: &mut [f32], drop: Option<&Dropper>, workspace: &mut [f32]) {
+pub fn attention_forward(
+    cores: Cores,
+    shape: &AttentionShape,
+    samples: Samples,
+    q: Columns,
+    k: Columns,
+    v: Columns,
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+    lse: &mut [f32],
+    drop: Option<&Dropper>,
+    workspace: &mut [f32],
+) {
     let tiles = Tiles::of(cores.simd);
     let scratch = shape.forward_words(&tiles);
     assert!(workspace.len() >= cores.threads * scratch, "workspace is what the plan says");
     debug_assert!(shape.heads * shape.max_queries * blocks(shape.max_keys) < (u32::MAX / LANES as u32) as usize);
+    let rows = samples.queries[samples.count()] as usize;
+    assert!(out.len() >= rows * shape.heads * shape.d_kv && lse.len() >= rows * shape.heads, "every row has its place");
     let (space, lse) = (Shared(workspace.as_mut_ptr()), Shared(lse.as_mut_ptr()));
     let out = Columns { data: Shared(out.as_mut_ptr()), start: 0, stride: shape.heads * shape.d_kv };
     tasks(samples.count() * shape.heads, |task| {
@@ -122,12 +136,29 @@ pub fn attention_forward(cores: Cores, shape: &AttentionShape, samples: Samples,
                 // SAFETY: this task alone writes this head's column of this sample's rows.
                 unsafe { lse.slice((q0 + query) * shape.heads + head, 1)[0] = value };
                 if let Some(dropper) = drop {
-                    drop_scores(cores.simd, dropper, samples.first + sample as u32, drop_row(shape, head, query), shape.max_keys, row);
+                    drop_scores(
+                        cores.simd,
+                        dropper,
+                        samples.first + sample as u32,
+                        drop_row(shape, head, query),
+                        shape.max_keys,
+                        row,
+                    );
                 }
             }
             let probabilities = Matrix { data: scores.as_ptr(), row_stride: wide, col_stride: 1 };
             // SAFETY: this task alone writes this head's columns of these rows; the depth used is `wide`.
-            unsafe { matmul_packed(cores.simd, tall, d, probabilities, packed_v.shallower(wide), out.head_out(q0 + from, head, d, false), &mut []) };
+            unsafe {
+                matmul_packed(
+                    cores.simd,
+                    tall,
+                    d,
+                    probabilities,
+                    packed_v.shallower(wide),
+                    out.head_out(q0 + from, head, d, false),
+                    &mut [],
+                )
+            };
         }
     });
 }

@@ -34,18 +34,47 @@ pub struct Forward<'a> {
 }
 
 /// Gradients of q, k and v; those of the bias are added to `dbias`.
-pub fn attention_backward(cores: Cores, shape: &AttentionShape, samples: Samples, forward: Forward, dq: Columns, dk: Columns, dv: Columns, dbias: Option<&mut [f32]>, drop: Option<&Dropper>, workspace: &mut [f32]) {
+pub fn attention_backward(
+    cores: Cores,
+    shape: &AttentionShape,
+    samples: Samples,
+    forward: Forward,
+    dq: Columns,
+    dk: Columns,
+    dv: Columns,
+    dbias: Option<&mut [f32]>,
+    drop: Option<&Dropper>,
+    workspace: &mut [f32],
+) {
     let tiles = Tiles::of(cores.simd);
     let scratch = shape.backward_words(&tiles);
     let (space, partial) = workspace.split_at_mut(cores.threads * scratch);
+    let sums = if dbias.is_some() { samples.count() * shape.heads * shape.span() } else { 0 };
+    assert!(partial.len() >= sums, "workspace is what the plan says");
     let (space, partial_at) = (Shared(space.as_mut_ptr()), Shared(partial.as_mut_ptr()));
     let span = shape.span();
     let wants_bias = dbias.is_some();
     tasks(samples.count() * shape.heads, |task| {
         // SAFETY: each worker has its own scratch, each task its own partial sum of the bias.
-        let (scratch, partial) = unsafe { (space.slice(worker() * scratch, scratch), partial_at.slice(if wants_bias { task * span } else { 0 }, if wants_bias { span } else { 0 })) };
+        let (scratch, partial) = unsafe {
+            (
+                space.slice(worker() * scratch, scratch),
+                partial_at.slice(if wants_bias { task * span } else { 0 }, if wants_bias { span } else { 0 }),
+            )
+        };
         partial.fill(0.0);
-        let head = Head { cores, shape, tiles, forward, dq, dk, dv, drop, sample: task / shape.heads, head: task % shape.heads };
+        let head = Head {
+            cores,
+            shape,
+            tiles,
+            forward,
+            dq,
+            dk,
+            dv,
+            drop,
+            sample: task / shape.heads,
+            head: task % shape.heads,
+        };
         // SAFETY: this task alone writes this head's columns of this sample's rows.
         unsafe { head.run(samples, scratch, partial) };
     });
@@ -91,7 +120,7 @@ impl Head<'_> {
         let probabilities = take(rest, tile * shape.max_keys);
         let dropped = take(rest, tile * shape.max_keys);
         let dscores = take(rest, tile * shape.max_keys);
-        let strip = take(rest, tiles.nr * tile);
+        let strip = take(rest, tiles.row_block_words(tile));
         let dots = take(rest, tile);
         let (k, v) = (forward.k.head(k0, head, d), forward.v.head(k0, head, d));
         // SAFETY: this head's keys and values of this sample, which nobody writes now.
@@ -124,8 +153,14 @@ impl Head<'_> {
                 let at = i * wide..(i + 1) * wide;
                 let near = delta.map(|d| &d[shape.max_queries - 1 - query..][..wide]);
                 let lse = forward.lse[(q0 + query) * shape.heads + head];
-                let drop = self.drop.map(|d| (d, samples.first + self.sample as u32, drop_row(shape, head, query), shape.max_keys));
-                let rows = Scores { p: &mut probabilities[at.clone()], dropped: &mut dropped[at.clone()], ds: &mut dscores[at] };
+                let drop = self
+                    .drop
+                    .map(|d| (d, samples.first + self.sample as u32, drop_row(shape, head, query), shape.max_keys));
+                let rows = Scores {
+                    p: &mut probabilities[at.clone()],
+                    dropped: &mut dropped[at.clone()],
+                    ds: &mut dscores[at],
+                };
                 scores_backward(simd, rows, visible, near, lse, dots[i], drop);
                 if delta.is_some() {
                     let into = &mut partial[shape.max_queries - 1 - query..][..wide];
@@ -135,7 +170,15 @@ impl Head<'_> {
             let scores = |data: &[f32]| Matrix { data: data.as_ptr(), row_stride: wide, col_stride: 1 };
             // SAFETY: this task alone writes these gradients; later tiles add to keys and values.
             unsafe {
-                matmul_packed(simd, tall, d, scores(dscores), k_by_key.shallower(wide), self.dq.head_out(q0 + from, head, d, false), &mut []);
+                matmul_packed(
+                    simd,
+                    tall,
+                    d,
+                    scores(dscores),
+                    k_by_key.shallower(wide),
+                    self.dq.head_out(q0 + from, head, d, false),
+                    &mut [],
+                );
                 let q = pack(simd, d, tall, q, tile_q);
                 let dout = pack(simd, d, tall, dout, tile_dout);
                 if from == 0 && wide < keys {
@@ -143,8 +186,24 @@ impl Head<'_> {
                     self.clear(self.dv, k0 + wide, keys - wide);
                 }
                 let add = from > 0;
-                matmul_packed(simd, wide, d, scores(dscores).transposed(), q, self.dk.head_out(k0, head, d, add), strip);
-                matmul_packed(simd, wide, d, scores(dropped).transposed(), dout, self.dv.head_out(k0, head, d, add), strip);
+                matmul_packed(
+                    simd,
+                    wide,
+                    d,
+                    scores(dscores).transposed(),
+                    q,
+                    self.dk.head_out(k0, head, d, add),
+                    strip,
+                );
+                matmul_packed(
+                    simd,
+                    wide,
+                    d,
+                    scores(dropped).transposed(),
+                    dout,
+                    self.dv.head_out(k0, head, d, add),
+                    strip,
+                );
             }
         }
     }
@@ -156,7 +215,8 @@ impl Head<'_> {
     unsafe fn clear(&self, into: Columns, row: usize, count: usize) {
         for row in row..row + count {
             // SAFETY: this task owns these columns.
-            unsafe { into.data.slice(row * into.stride + into.start + self.head * self.shape.d_kv, self.shape.d_kv) }.fill(0.0);
+            unsafe { into.data.slice(row * into.stride + into.start + self.head * self.shape.d_kv, self.shape.d_kv) }
+                .fill(0.0);
         }
     }
 }

@@ -78,7 +78,8 @@ mod tests {
             .map(|d| bucket(*d, true, 32, 128))
             .collect();
         assert_eq!(both, [15, 15, 14, 10, 8, 7, 1, 0, 17, 23, 24, 24, 26, 30, 31, 31, 31]);
-        let causal: Vec<usize> = [-300, -128, -127, -64, -17, -16, -15, -1, 0, 1, 5].iter().map(|d| bucket(*d, false, 32, 128)).collect();
+        let causal: Vec<usize> =
+            [-300, -128, -127, -64, -17, -16, -15, -1, 0, 1, 5].iter().map(|d| bucket(*d, false, 32, 128)).collect();
         assert_eq!(causal, [31, 31, 31, 26, 16, 16, 15, 1, 0, 0, 0]);
     }
 }

@@ -30,7 +30,18 @@ struct Past<'a> {
 }
 
 /// Attends one row per hypothesis over its cache.
-pub fn attention_step(cores: Cores, shape: &AttentionShape, rows: usize, q: Columns, cache: &[f32], origin: &[u32], position: usize, bias: &[f32], out: &mut [f32], workspace: &mut [f32]) {
+pub fn attention_step(
+    cores: Cores,
+    shape: &AttentionShape,
+    rows: usize,
+    q: Columns,
+    cache: &[f32],
+    origin: &[u32],
+    position: usize,
+    bias: &[f32],
+    out: &mut [f32],
+    workspace: &mut [f32],
+) {
     let inner = shape.heads * shape.d_kv;
     let max_len = shape.max_keys;
     each_row(cores, shape, rows, q, out, workspace, |row, head, q, scores, out| {
@@ -42,7 +53,17 @@ pub fn attention_step(cores: Cores, shape: &AttentionShape, rows: usize, q: Colu
 }
 
 /// Attends one row per hypothesis over the encoder's rows of its prompt.
-pub fn cross_step(cores: Cores, shape: &AttentionShape, rows: usize, beams: usize, q: Columns, kv: Columns, source_rows: &[u32], out: &mut [f32], workspace: &mut [f32]) {
+pub fn cross_step(
+    cores: Cores,
+    shape: &AttentionShape,
+    rows: usize,
+    beams: usize,
+    q: Columns,
+    kv: Columns,
+    source_rows: &[u32],
+    out: &mut [f32],
+    workspace: &mut [f32],
+) {
     let inner = shape.heads * shape.d_kv;
     let total = *source_rows.last().unwrap_or(&0) as usize;
     // SAFETY: the encoder's keys and values, which nobody writes now.
@@ -55,22 +76,42 @@ pub fn cross_step(cores: Cores, shape: &AttentionShape, rows: usize, beams: usiz
     });
 }
 
-fn each_row(cores: Cores, shape: &AttentionShape, rows: usize, q: Columns, out: &mut [f32], workspace: &mut [f32], f: impl Fn(usize, usize, &[f32], &mut [f32], &mut [f32]) + Sync + Send) {
+fn each_row(
+    cores: Cores,
+    shape: &AttentionShape,
+    rows: usize,
+    q: Columns,
+    out: &mut [f32],
+    workspace: &mut [f32],
+    f: impl Fn(usize, usize, &[f32], &mut [f32], &mut [f32]) + Sync + Send,
+) {
     let d = shape.d_kv;
     assert!(workspace.len() >= cores.threads * shape.max_keys, "workspace is what the plan says");
+    assert!(out.len() >= rows * shape.heads * d, "every row has its place");
     let (space, out) = (Shared(workspace.as_mut_ptr()), Shared(out.as_mut_ptr()));
     tasks(rows, |row| {
         // SAFETY: each worker has its own scratch.
         let scores = unsafe { space.slice(worker() * shape.max_keys, shape.max_keys) };
         for head in 0..shape.heads {
             // SAFETY: this task alone reads and writes this row.
-            let (q, out) = unsafe { (q.data.slice(row * q.stride + q.start + head * d, d), out.slice((row * shape.heads + head) * d, d)) };
+            let (q, out) = unsafe {
+                (q.data.slice(row * q.stride + q.start + head * d, d), out.slice((row * shape.heads + head) * d, d))
+            };
             f(row, head, q, scores, out);
         }
     });
 }
 
-fn attend(cores: Cores, shape: &AttentionShape, head: usize, q: &[f32], past: Past, bias: Option<&[f32]>, scores: &mut [f32], out: &mut [f32]) {
+fn attend(
+    cores: Cores,
+    shape: &AttentionShape,
+    head: usize,
+    q: &[f32],
+    past: Past,
+    bias: Option<&[f32]>,
+    scores: &mut [f32],
+    out: &mut [f32],
+) {
     let d = shape.d_kv;
     let scores = &mut scores[..past.count];
     for (at, score) in scores.iter_mut().enumerate() {

@@ -7,6 +7,7 @@ use crate::simd::leveled;
 
 /// Multiplies each row by its factors, into another tensor.
 pub fn drop_backward(cores: Cores, rows: Rows, width: usize, g: &[f32], out: &mut [f32], dropper: &Dropper) {
+    assert!(out.len() >= rows.len() * width, "every row has its place");
     let out = Shared(out.as_mut_ptr());
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.

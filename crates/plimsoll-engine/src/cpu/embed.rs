@@ -6,7 +6,16 @@ use crate::pool::{self, Shared};
 use crate::simd::leveled;
 
 /// Looks up the rows of the table.
-pub fn embed_forward(cores: Cores, rows: Rows, width: usize, ids: &[u32], table: &[f32], out: &mut [f32], drop: Option<&Dropper>) {
+pub fn embed_forward(
+    cores: Cores,
+    rows: Rows,
+    width: usize,
+    ids: &[u32],
+    table: &[f32],
+    out: &mut [f32],
+    drop: Option<&Dropper>,
+) {
+    assert!(out.len() >= ids.len() * width, "every row has its place");
     let out = Shared(out.as_mut_ptr());
     pool::rows(ids.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.
@@ -25,7 +34,15 @@ leveled! {
 }
 
 /// Adds each row's gradient to the table's. Tasks own columns, so rows of one token are added in order.
-pub fn embed_backward(cores: Cores, rows: Rows, width: usize, ids: &[u32], grad: &[f32], table_grad: &mut [f32], drop: Option<&Dropper>) {
+pub fn embed_backward(
+    cores: Cores,
+    rows: Rows,
+    width: usize,
+    ids: &[u32],
+    grad: &[f32],
+    table_grad: &mut [f32],
+    drop: Option<&Dropper>,
+) {
     let table_len = table_grad.len();
     let table = Shared(table_grad.as_mut_ptr());
     pool::tasks(width.div_ceil(BLOCK), |block| {

@@ -8,6 +8,7 @@ use crate::simd::leveled;
 
 /// The gate.
 pub fn gated_gelu_forward(cores: Cores, rows: Rows, width: usize, ab: &[f32], out: &mut [f32], drop: Option<&Dropper>) {
+    assert!(out.len() >= rows.len() * width, "every row has its place");
     let out = Shared(out.as_mut_ptr());
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.
@@ -28,7 +29,16 @@ leveled! {
 }
 
 /// Gradients of both inputs.
-pub fn gated_gelu_backward(cores: Cores, rows: Rows, width: usize, dh: &[f32], ab: &[f32], dab: &mut [f32], drop: Option<&Dropper>) {
+pub fn gated_gelu_backward(
+    cores: Cores,
+    rows: Rows,
+    width: usize,
+    dh: &[f32],
+    ab: &[f32],
+    dab: &mut [f32],
+    drop: Option<&Dropper>,
+) {
+    assert!(dab.len() >= rows.len() * 2 * width, "every row has its place");
     let dab = Shared(dab.as_mut_ptr());
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.

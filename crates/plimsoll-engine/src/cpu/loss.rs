@@ -28,6 +28,11 @@ pub struct Head<'a> {
 impl Head<'_> {
     /// `logits[rows, vocab] = scale * hidden weight^T`.
     pub fn logits(&self, cores: Cores, hidden: &[f32], rows: usize, logits: &mut [f32], workspace: &mut [f32]) {
+        let Head { weight, width, vocab, .. } = *self;
+        assert!(
+            weight.len() >= vocab * width && hidden.len() >= rows * width && logits.len() >= rows * vocab,
+            "every row has its place"
+        );
         let (a, b) = (Matrix::rows(hidden, self.width), Matrix::rows(self.weight, self.width).transposed());
         let out = Output { data: logits.as_mut_ptr(), stride: self.vocab, add: false, scale: self.scale };
         // SAFETY: the slices have these shapes; logits overlap neither operand.
@@ -36,7 +41,15 @@ impl Head<'_> {
 }
 
 /// The loss of each row, 0 where the label is ignored.
-pub fn loss_forward(cores: Cores, head: Head, labels: &[u32], hidden: &[f32], losses: &mut [f32], logits: &mut [f32], workspace: &mut [f32]) {
+pub fn loss_forward(
+    cores: Cores,
+    head: Head,
+    labels: &[u32],
+    hidden: &[f32],
+    losses: &mut [f32],
+    logits: &mut [f32],
+    workspace: &mut [f32],
+) {
     for from in (0..labels.len()).step_by(head.chunk) {
         let rows = head.chunk.min(labels.len() - from);
         head.logits(cores, &hidden[from * head.width..], rows, logits, workspace);
@@ -45,8 +58,20 @@ pub fn loss_forward(cores: Cores, head: Head, labels: &[u32], hidden: &[f32], lo
 }
 
 /// The loss of each row, the gradient of the hidden states and that of the head.
-pub fn loss_backward(cores: Cores, head: Head, labels: &[u32], hidden: &[f32], losses: &mut [f32], dhidden: &mut [f32], grad: &mut [f32], write: Write, logits: &mut [f32], workspace: &mut [f32]) {
+pub fn loss_backward(
+    cores: Cores,
+    head: Head,
+    labels: &[u32],
+    hidden: &[f32],
+    losses: &mut [f32],
+    dhidden: &mut [f32],
+    grad: &mut [f32],
+    write: Write,
+    logits: &mut [f32],
+    workspace: &mut [f32],
+) {
     let Head { width, vocab, scale, .. } = head;
+    assert!(dhidden.len() >= labels.len() * width && grad.len() >= vocab * width, "every row has its place");
     if labels.is_empty() && write != Write::Add {
         grad.fill(0.0);
     }
@@ -60,13 +85,34 @@ pub fn loss_backward(cores: Cores, head: Head, labels: &[u32], hidden: &[f32], l
         let onto = Output { data: grad.as_mut_ptr(), stride: width, add: from > 0 || write == Write::Add, scale };
         // SAFETY: the slices have these shapes and do not overlap.
         unsafe {
-            matmul(cores.simd, cores.threads, rows, width, vocab, dlogits, Matrix::rows(head.weight, width), into, workspace);
-            matmul(cores.simd, cores.threads, vocab, width, rows, dlogits.transposed(), Matrix::rows(hidden, width), onto, workspace);
+            matmul(
+                cores.simd,
+                cores.threads,
+                rows,
+                width,
+                vocab,
+                dlogits,
+                Matrix::rows(head.weight, width),
+                into,
+                workspace,
+            );
+            matmul(
+                cores.simd,
+                cores.threads,
+                vocab,
+                width,
+                rows,
+                dlogits.transposed(),
+                Matrix::rows(hidden, width),
+                onto,
+                workspace,
+            );
         }
     }
 }
 
 fn softmax_chunk(cores: Cores, vocab: usize, labels: &[u32], logits: &mut [f32], losses: &mut [f32], gradient: bool) {
+    assert!(logits.len() >= labels.len() * vocab && losses.len() >= labels.len(), "every row has its place");
     let (logits, losses) = (Shared(logits.as_mut_ptr()), Shared(losses.as_mut_ptr()));
     pool::rows(labels.len(), (32 * 1024 / vocab).max(1), |range| {
         for row in range {

@@ -9,7 +9,7 @@
 
 use gemm_common::microkernel::MicroKernelFn;
 use gemm_f32::microkernel::{avx512f, fma, scalar};
-use plimsoll_plan::tiles::{Simd, Tiles, matmul_workspace};
+use plimsoll_plan::tiles::{STRIPS, Simd, Tiles, matmul_workspace};
 
 use crate::pool::{Shared, tasks, worker};
 use crate::simd::leveled;
@@ -94,7 +94,17 @@ impl Kernels {
 ///
 /// # Safety
 /// `a` is m x k, `b` is k x n, `c` is m x n with its stride, all readable or writable, and `c` overlaps neither.
-pub unsafe fn matmul(simd: Simd, threads: usize, m: usize, n: usize, k: usize, a: Matrix, b: Matrix, c: Output, workspace: &mut [f32]) {
+pub unsafe fn matmul(
+    simd: Simd,
+    threads: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    a: Matrix,
+    b: Matrix,
+    c: Output,
+    workspace: &mut [f32],
+) {
     if m == 0 || n == 0 {
         return;
     }
@@ -123,8 +133,9 @@ pub unsafe fn matmul(simd: Simd, threads: usize, m: usize, n: usize, k: usize, a
             let grid = Grid::of(m, panels, &tiles, threads);
             tasks(grid.tasks(), |task| {
                 let (rows, panel_range) = grid.get(task);
-                // SAFETY: one strip of each worker, used by the task that runs on it.
-                let strip = unsafe { strips.slice(worker() * block_depth * tiles.nr, block_depth * tiles.nr) };
+                let words = tiles.row_block_words(block_depth);
+                // SAFETY: one block of each worker, used by the task that runs on it.
+                let strip = unsafe { strips.slice(worker() * words, words) };
                 let a = Depth { matrix: a, from: depth, deep, panel: deep };
                 // SAFETY: the packed block is complete and only read; tasks write disjoint tiles of C.
                 unsafe { tile_block(&kernels, a, rows, packed.first(), panel_range, col, cols, out, strip) };
@@ -175,7 +186,10 @@ impl Grid {
     }
 }
 
-/// The tiles of some rows and some packed panels. Panels are taken a cache-full at a time, each strip against all.
+/// The tiles of some rows and some packed panels.
+///
+/// Where A's depth is contiguous, panels are taken a cache-full at a time, and each strip of A is read in place against
+/// all of them. Where it is not, a block of strips is packed first and used against all panels before the next.
 ///
 /// # Safety
 /// As for `matmul`; `packed` holds the block's panels for this depth.
@@ -189,61 +203,114 @@ unsafe fn tile_block(
     col: usize,
     cols: usize,
     c: Output,
-    strip: &mut [f32],
+    block: &mut [f32],
 ) {
     let Tiles { mr, nr, mc, .. } = kernels.tiles;
-    let Depth { matrix, from, deep, panel: spacing } = a;
-    let contiguous = matrix.col_stride == 1;
-    for group in panels.clone().step_by(mc / mr) {
-        let group = group..(group + mc / mr).min(panels.end);
-        for row in (rows.start..rows.end).step_by(nr) {
-            let tall = nr.min(rows.end - row);
-            // SAFETY: row and depth lie inside A.
-            let start = unsafe { matrix.data.add(row * matrix.row_stride + from * matrix.col_stride) };
-            let (rhs, rhs_rs, rhs_cs) = if contiguous {
-                (start, 1, matrix.row_stride as isize)
-            } else {
-                // SAFETY: as above; the strip has room for `deep * nr`.
-                unsafe { pack_strip(start, matrix, deep, tall, nr, strip) };
-                (strip.as_ptr(), nr as isize, 1)
-            };
-            for panel in group.clone() {
-                let at = panel * mr;
-                let wide = mr.min(cols - at);
-                // SAFETY: the tile lies inside C; the panel is packed; the strip holds `deep` rows.
-                unsafe {
-                    kernels.get(wide, tall)(
-                        wide,
-                        tall,
-                        deep,
-                        c.data.add(row * c.stride + col + at),
-                        packed.add(panel * mr * spacing),
-                        rhs,
-                        c.stride as isize,
-                        1,
-                        mr as isize,
-                        rhs_rs,
-                        rhs_cs,
-                        1.0,
-                        c.scale,
-                        u8::from(c.add),
-                        false,
-                        false,
-                        false,
-                        packed.add(panel * mr * spacing),
-                    );
-                }
+    let Depth { matrix, from, deep, .. } = a;
+    let groups = || panels.clone().step_by(mc / mr).map(|at| at..(at + mc / mr).min(panels.end));
+    if matrix.col_stride == 1 {
+        for group in groups() {
+            for row in rows.clone().step_by(nr) {
+                // SAFETY: row and depth lie inside A.
+                let strip = unsafe { matrix.data.add(row * matrix.row_stride + from) };
+                let strip =
+                    Strip { data: strip, row_stride: matrix.row_stride, depth_stride: 1, tall: nr.min(rows.end - row) };
+                // SAFETY: by the caller's promise.
+                unsafe { tile_row(kernels, a, strip, packed, group.clone(), cols, c, row * c.stride + col) };
+            }
+        }
+        return;
+    }
+    for first in rows.clone().step_by(nr * STRIPS) {
+        let count = (nr * STRIPS).min(rows.end - first);
+        // SAFETY: rows and depth lie inside A; the block has room for them.
+        unsafe { pack_rows(matrix, first, count, from, deep, nr, block) };
+        for group in groups() {
+            for (nth, row) in (first..first + count).step_by(nr).enumerate() {
+                let data = block[nth * nr * deep..].as_ptr();
+                let strip = Strip { data, row_stride: 1, depth_stride: nr, tall: nr.min(first + count - row) };
+                // SAFETY: by the caller's promise.
+                unsafe { tile_row(kernels, a, strip, packed, group.clone(), cols, c, row * c.stride + col) };
             }
         }
     }
 }
 
-/// Packs `tall` rows of A as `strip[d * nr + row]`.
-unsafe fn pack_strip(start: *const f32, a: Matrix, deep: usize, tall: usize, nr: usize, strip: &mut [f32]) {
-    for (d, to) in strip.chunks_exact_mut(nr).take(deep).enumerate() {
-        for (r, to) in to.iter_mut().take(tall).enumerate() {
-            // SAFETY: the caller's rows and depths lie inside A.
-            *to = unsafe { *start.add(r * a.row_stride + d * a.col_stride) };
+/// A few rows of A, in place or packed.
+#[derive(Clone, Copy)]
+struct Strip {
+    data: *const f32,
+    row_stride: usize,
+    depth_stride: usize,
+    tall: usize,
+}
+
+/// One strip of rows against some panels; `at` is the first element of the strip's rows in C.
+///
+/// # Safety
+/// As for `tile_block`.
+#[allow(clippy::too_many_arguments)]
+unsafe fn tile_row(
+    kernels: &Kernels,
+    a: Depth,
+    strip: Strip,
+    packed: *const f32,
+    panels: std::ops::Range<usize>,
+    cols: usize,
+    c: Output,
+    at: usize,
+) {
+    let mr = kernels.tiles.mr;
+    for panel in panels {
+        let wide = mr.min(cols - panel * mr);
+        // SAFETY: the tile lies inside C; the panel is packed; the strip holds `deep` columns of A.
+        unsafe {
+            let columns = packed.add(panel * mr * a.panel);
+            kernels.get(wide, strip.tall)(
+                wide,
+                strip.tall,
+                a.deep,
+                c.data.add(at + panel * mr),
+                columns,
+                strip.data,
+                c.stride as isize,
+                1,
+                mr as isize,
+                strip.depth_stride as isize,
+                strip.row_stride as isize,
+                1.0,
+                c.scale,
+                u8::from(c.add),
+                false,
+                false,
+                false,
+                columns,
+            );
+        }
+    }
+}
+
+/// Packs rows of A as strips: `into[(strip * deep + d) * nr + row]`.
+///
+/// # Safety
+/// The rows and depths lie inside A.
+unsafe fn pack_rows(a: Matrix, first: usize, count: usize, from: usize, deep: usize, nr: usize, into: &mut [f32]) {
+    if a.row_stride == 1 && nr == 6 && count == nr * STRIPS {
+        // Whole cache lines across the rows, six elements to each strip.
+        for d in 0..deep {
+            // SAFETY: `count` contiguous elements at this depth.
+            let line = unsafe { std::slice::from_raw_parts(a.data.add(first + (from + d) * a.col_stride), 6 * STRIPS) };
+            for (strip, six) in line.chunks_exact(6).enumerate() {
+                into[(strip * deep + d) * 6..][..6].copy_from_slice(six);
+            }
+        }
+        return;
+    }
+    for row in 0..count {
+        for d in 0..deep {
+            // SAFETY: inside A.
+            let value = unsafe { *a.data.add((first + row) * a.row_stride + (from + d) * a.col_stride) };
+            into[(row / nr * deep + d) * nr + row % nr] = value;
         }
     }
 }
@@ -252,7 +319,16 @@ unsafe fn pack_strip(start: *const f32, a: Matrix, deep: usize, tall: usize, nr:
 ///
 /// # Safety
 /// The columns and depths lie inside B.
-unsafe fn pack_columns(simd: Simd, b: Matrix, depth: usize, deep: usize, from: usize, wide: usize, mr: usize, into: &mut [f32]) {
+unsafe fn pack_columns(
+    simd: Simd,
+    b: Matrix,
+    depth: usize,
+    deep: usize,
+    from: usize,
+    wide: usize,
+    mr: usize,
+    into: &mut [f32],
+) {
     // SAFETY: by the caller's promise.
     let start = unsafe { b.data.add(depth * b.row_stride + from * b.col_stride) };
     if b.col_stride == 1 {
@@ -363,14 +439,14 @@ pub unsafe fn pack(simd: Simd, n: usize, k: usize, b: Matrix, into: &mut [f32]) 
 /// `C (+)= scale * A B` with B packed, on the calling thread; `cols` of B's columns and `deep` of its depth are used.
 ///
 /// # Safety
-/// As for `matmul`; `strip` holds `deep * nr` words where A's depth is not contiguous.
-pub unsafe fn matmul_packed(simd: Simd, m: usize, cols: usize, a: Matrix, b: Packed, c: Output, strip: &mut [f32]) {
+/// As for `matmul`; `block` holds a block of rows where A's depth is not contiguous.
+pub unsafe fn matmul_packed(simd: Simd, m: usize, cols: usize, a: Matrix, b: Packed, c: Output, block: &mut [f32]) {
     assert!(cols <= b.cols);
     let kernels = Kernels::of(simd);
     let a = Depth { matrix: a, from: 0, deep: b.used, panel: b.deep };
     let panels = 0..cols.div_ceil(kernels.tiles.mr);
     // SAFETY: by the caller's promise.
-    unsafe { tile_block(&kernels, a, 0..m, b.data, panels, 0, cols, c, strip) };
+    unsafe { tile_block(&kernels, a, 0..m, b.data, panels, 0, cols, c, block) };
 }
 
 #[cfg(test)]
@@ -379,7 +455,12 @@ mod tests {
 
     fn numbers(n: usize, seed: u32) -> Vec<f32> {
         let mut x = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-        (0..n).map(|_| { x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223); (x >> 8) as f32 / (1 << 23) as f32 - 1.0 }).collect()
+        (0..n)
+            .map(|_| {
+                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (x >> 8) as f32 / (1 << 23) as f32 - 1.0
+            })
+            .collect()
     }
 
     fn levels() -> Vec<Simd> {
@@ -390,7 +471,15 @@ mod tests {
         }
     }
 
-    fn run(simd: Simd, threads: usize, m: usize, n: usize, k: usize, layout: (bool, bool), add: bool) -> (Vec<f32>, Vec<f64>) {
+    fn run(
+        simd: Simd,
+        threads: usize,
+        m: usize,
+        n: usize,
+        k: usize,
+        layout: (bool, bool),
+        add: bool,
+    ) -> (Vec<f32>, Vec<f64>) {
         let (a, b, start) = (numbers(m * k, 1), numbers(k * n, 2), numbers(m * n, 3));
         let at_a = |i: usize, d: usize| if layout.0 { d * m + i } else { i * k + d };
         let at_b = |d: usize, j: usize| if layout.1 { j * k + d } else { d * n + j };
@@ -417,12 +506,17 @@ mod tests {
     #[test]
     fn products_agree_with_double_precision_in_every_layout() {
         for simd in levels() {
-            for (m, n, k) in [(1, 1, 1), (7, 65, 33), (13, 130, 700), (100, 64, 5), (6, 2100, 40), (50, 17, 16), (3, 64, 1100)] {
+            for (m, n, k) in
+                [(1, 1, 1), (7, 65, 33), (13, 130, 700), (100, 64, 5), (6, 2100, 40), (50, 17, 16), (3, 64, 1100)]
+            {
                 for layout in [(false, false), (true, false), (false, true), (true, true)] {
                     for add in [false, true] {
                         let (got, exact) = run(simd, 2, m, n, k, layout, add);
                         for (g, e) in got.iter().zip(&exact) {
-                            assert!((f64::from(*g) - e).abs() < 1e-6 * (k as f64 + 10.0), "{simd:?} {m}x{n}x{k} {layout:?} {add}: {g} {e}");
+                            assert!(
+                                (f64::from(*g) - e).abs() < 1e-6 * (k as f64 + 10.0),
+                                "{simd:?} {m}x{n}x{k} {layout:?} {add}: {g} {e}"
+                            );
                         }
                     }
                 }
@@ -448,7 +542,7 @@ mod tests {
             let (a, b) = (numbers(m * k, 1), numbers(n * k, 2));
             let tiles = Tiles::of(simd);
             let mut packed = vec![0.0; tiles.packed_words(n, k)];
-            let (mut c, mut strip) = (vec![0.0; m * n], vec![0.0; k * tiles.nr]);
+            let (mut c, mut strip) = (vec![0.0; m * n], vec![0.0; tiles.row_block_words(k)]);
             let out = Output { data: c.as_mut_ptr(), stride: n, add: false, scale: 1.0 };
             // SAFETY: sizes as stated.
             unsafe {

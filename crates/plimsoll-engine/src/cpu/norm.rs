@@ -8,18 +8,40 @@ use crate::pool::{self, Shared};
 use crate::simd::{LANES, dot, fold, leveled};
 
 /// Computes `rstd` and the normed rows.
-pub fn norm_forward(cores: Cores, rows: Rows, width: usize, eps: f32, x: &[f32], weight: &[f32], rstd: &mut [f32], out: &mut [f32], drop: Option<&Dropper>) {
+pub fn norm_forward(
+    cores: Cores,
+    rows: Rows,
+    width: usize,
+    eps: f32,
+    x: &[f32],
+    weight: &[f32],
+    rstd: &mut [f32],
+    out: &mut [f32],
+    drop: Option<&Dropper>,
+) {
+    assert!(out.len() >= rows.len() * width && rstd.len() >= rows.len(), "every row has its place");
     let (out, rstd) = (Shared(out.as_mut_ptr()), Shared(rstd.as_mut_ptr()));
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.
-        let (out, rstd) = unsafe { (out.slice(range.start * width, range.len() * width), rstd.slice(range.start, range.len())) };
+        let (out, rstd) =
+            unsafe { (out.slice(range.start * width, range.len() * width), rstd.slice(range.start, range.len())) };
         rstds(cores.simd, width, eps, &x[range.start * width..range.end * width], rstd);
         scale_rows(cores.simd, rows, range.start, width, x, weight, rstd, out, drop);
     });
 }
 
 /// Writes the normed rows again, from `rstd`.
-pub fn norm_apply(cores: Cores, rows: Rows, width: usize, x: &[f32], weight: &[f32], rstd: &[f32], out: &mut [f32], drop: Option<&Dropper>) {
+pub fn norm_apply(
+    cores: Cores,
+    rows: Rows,
+    width: usize,
+    x: &[f32],
+    weight: &[f32],
+    rstd: &[f32],
+    out: &mut [f32],
+    drop: Option<&Dropper>,
+) {
+    assert!(out.len() >= rows.len() * width, "every row has its place");
     let out = Shared(out.as_mut_ptr());
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.
@@ -49,18 +71,39 @@ leveled! {
 }
 
 /// `dx (+)= norm'(dy)` and `weight_grad (+)= sum over rows`; `partial` holds `REDUCE_CHUNKS * width` words.
-pub fn norm_backward(cores: Cores, count: usize, width: usize, dy: &[f32], x: &[f32], weight: &[f32], rstd: &[f32], dx: &mut [f32], add: bool, weight_grad: &mut [f32], write: Write, partial: &mut [f32]) {
+pub fn norm_backward(
+    cores: Cores,
+    count: usize,
+    width: usize,
+    dy: &[f32],
+    x: &[f32],
+    weight: &[f32],
+    rstd: &[f32],
+    dx: &mut [f32],
+    add: bool,
+    weight_grad: &mut [f32],
+    write: Write,
+    partial: &mut [f32],
+) {
+    assert!([dy.len(), x.len(), dx.len()].iter().all(|len| *len >= count * width), "every row has its place");
+    assert!(partial.len() >= REDUCE_CHUNKS * width, "workspace is what the plan says");
     let (dx, partial_at) = (Shared(dx.as_mut_ptr()), Shared(partial.as_mut_ptr()));
     let chunk = count.div_ceil(REDUCE_CHUNKS).max(1);
     let chunks = count.div_ceil(chunk);
     pool::tasks(chunks, |task| {
         let range = task * chunk..((task + 1) * chunk).min(count);
         // SAFETY: tasks own disjoint rows and each its own partial sum.
-        let (dx, sum) = unsafe { (dx.slice(range.start * width, range.len() * width), partial_at.slice(task * width, width)) };
+        let (dx, sum) =
+            unsafe { (dx.slice(range.start * width, range.len() * width), partial_at.slice(task * width, width)) };
         sum.fill(0.0);
         let part = |all: &'_ [f32]| -> *const f32 { all[range.start * width..].as_ptr() };
         // SAFETY: `range` rows of dy and x.
-        let (dy, x) = unsafe { (std::slice::from_raw_parts(part(dy), range.len() * width), std::slice::from_raw_parts(part(x), range.len() * width)) };
+        let (dy, x) = unsafe {
+            (
+                std::slice::from_raw_parts(part(dy), range.len() * width),
+                std::slice::from_raw_parts(part(x), range.len() * width),
+            )
+        };
         norm_rows_backward(cores.simd, width, dy, x, weight, &rstd[range.start..range.end], dx, add, sum);
     });
     if write != Write::Add {

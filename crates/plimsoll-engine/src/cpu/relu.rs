@@ -9,6 +9,7 @@ use crate::simd::leveled;
 
 /// Rectifies and drops.
 pub fn relu_forward(cores: Cores, rows: Rows, width: usize, h: &mut [f32], drop: Option<&Dropper>) {
+    assert!(h.len() >= rows.len() * width, "every row has its place");
     let h = Shared(h.as_mut_ptr());
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.
@@ -20,7 +21,8 @@ pub fn relu_forward(cores: Cores, rows: Rows, width: usize, h: &mut [f32], drop:
 leveled! {
     fn relu_rows(rows: Rows, first: usize, width: usize, h: &mut [f32], drop: Option<&Dropper>) {
         for (i, h) in h.chunks_exact_mut(width).enumerate() {
-            h.iter_mut().for_each(|v| *v = v.max(0.0));
+            // Not `max`: that would turn NaN into 0, and a broken weight would go unseen.
+            h.iter_mut().for_each(|v| *v = if *v <= 0.0 { 0.0 } else { *v });
             apply(drop, &rows, first + i, h);
         }
     }
@@ -28,6 +30,7 @@ leveled! {
 
 /// `dh *= scale` where `h > 0`, else 0.
 pub fn relu_backward(cores: Cores, count: usize, width: usize, dh: &mut [f32], h: &[f32], scale: f32) {
+    assert!(dh.len() >= count * width, "every row has its place");
     let dh = Shared(dh.as_mut_ptr());
     pool::rows(count, grain(width), |range| {
         // SAFETY: tasks own disjoint rows.

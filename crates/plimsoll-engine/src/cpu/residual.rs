@@ -7,6 +7,7 @@ use crate::simd::leveled;
 
 /// Adds the residual stream to a layer's dropped output.
 pub fn residual_forward(cores: Cores, rows: Rows, width: usize, x: &[f32], y: &mut [f32], drop: Option<&Dropper>) {
+    assert!(y.len() >= rows.len() * width, "every row has its place");
     let y = Shared(y.as_mut_ptr());
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.

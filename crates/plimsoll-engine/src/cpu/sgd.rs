@@ -27,10 +27,16 @@ const GRAIN: usize = 1 << 16;
 
 /// Updates one parameter; `buffer` is empty without momentum.
 pub fn sgd(cores: Cores, step: &SgdStep, weight: &mut [f32], grad: &[f32], buffer: &mut [f32]) {
+    assert!(
+        weight.len() == grad.len() && (buffer.is_empty() || buffer.len() == grad.len()),
+        "state and gradient are the weight's size"
+    );
     let (w, b, kept) = (Shared(weight.as_mut_ptr()), Shared(buffer.as_mut_ptr()), !buffer.is_empty());
     pool::rows(grad.len(), GRAIN, |range| {
         // SAFETY: tasks own disjoint ranges.
-        let (w, b) = unsafe { (w.slice(range.start, range.len()), if kept { b.slice(range.start, range.len()) } else { &mut [] }) };
+        let (w, b) = unsafe {
+            (w.slice(range.start, range.len()), if kept { b.slice(range.start, range.len()) } else { &mut [] })
+        };
         sgd_range(cores.simd, step, w, &grad[range], b);
     });
 }

@@ -38,7 +38,15 @@ impl Exact {
     fn of(rows: usize, cols: usize, weight: &[f32]) -> Exact {
         let n = rows * cols;
         let weight = wide(weight);
-        Exact { rows, cols, weight, row: vec![0.0; rows], col: vec![0.0; cols], whole: vec![0.0; n], average: vec![0.0; n] }
+        Exact {
+            rows,
+            cols,
+            weight,
+            row: vec![0.0; rows],
+            col: vec![0.0; cols],
+            whole: vec![0.0; n],
+            average: vec![0.0; n],
+        }
     }
 
     fn update(&mut self, step: &AdafactorStep, grad: &[f32], matrix: bool) {
@@ -74,9 +82,16 @@ impl Exact {
 
 fn follows_transformers(plain: AdafactorStep) {
     on_all_cores(|cores| {
-        for (rows, cols, matrix) in
-            [(1, 1, true), (1, 40, true), (40, 1, true), (33, 70, true), (100, 17, true), (5, 64, true), (1, 1, false), (1, 83, false)]
-        {
+        for (rows, cols, matrix) in [
+            (1, 1, true),
+            (1, 40, true),
+            (40, 1, true),
+            (33, 70, true),
+            (100, 17, true),
+            (5, 64, true),
+            (1, 1, false),
+            (1, 83, false),
+        ] {
             let n = rows * cols;
             let mut weight = numbers(n, 1);
             let mut exact = Exact::of(rows, cols, &weight);
@@ -86,8 +101,11 @@ fn follows_transformers(plain: AdafactorStep) {
                 let grad = numbers(n, 20 + number);
                 let step = AdafactorStep { step: number, ..plain };
                 let mut space = unwritten(aligned(rows) + aligned(cols) + REDUCE_CHUNKS * cols);
-                let moment =
-                    if matrix { SecondMoment::Factored { row: &mut row, col: &mut col } } else { SecondMoment::Whole(&mut whole) };
+                let moment = if matrix {
+                    SecondMoment::Factored { row: &mut row, col: &mut col }
+                } else {
+                    SecondMoment::Whole(&mut whole)
+                };
                 adafactor(cores, &step, &mut weight, &grad, moment, plain.beta1.map(|_| &mut average[..]), &mut space);
                 exact.update(&step, &grad, matrix);
             }
@@ -117,7 +135,13 @@ fn a_low_threshold_shortens_the_update() {
 #[test]
 fn relative_steps_and_parameter_scale_agree() {
     follows_transformers(AdafactorStep { lr: None, scale_parameter: true, ..PLAIN });
-    follows_transformers(AdafactorStep { lr: None, scale_parameter: true, eps: [1e-8, 2.0], decay_rate: -0.5, ..PLAIN });
+    follows_transformers(AdafactorStep {
+        lr: None,
+        scale_parameter: true,
+        eps: [1e-8, 2.0],
+        decay_rate: -0.5,
+        ..PLAIN
+    });
 }
 
 #[test]
@@ -125,7 +149,8 @@ fn a_warm_up_moves_by_a_millionth_of_the_step() {
     on_all_cores(|cores| {
         let (rows, cols) = (9, 20);
         let before = numbers(rows * cols, 1);
-        let (mut weight, mut exact) = (before.iter().map(|w| w * 1e-3).collect::<Vec<f32>>(), Exact::of(rows, cols, &[]));
+        let (mut weight, mut exact) =
+            (before.iter().map(|w| w * 1e-3).collect::<Vec<f32>>(), Exact::of(rows, cols, &[]));
         exact.weight = wide(&weight);
         let start = exact.weight.clone();
         let (mut row, mut col) = (vec![0.0; rows], vec![0.0; cols]);
@@ -155,7 +180,15 @@ fn a_row_and_a_column_without_gradient_stay() {
         let before = numbers(rows * cols, 2);
         let (mut weight, mut row, mut col) = (before.clone(), vec![0.0; rows], vec![0.0; cols]);
         let mut space = unwritten(aligned(rows) + aligned(cols) + REDUCE_CHUNKS * cols);
-        adafactor(cores, &PLAIN, &mut weight, &grad, SecondMoment::Factored { row: &mut row, col: &mut col }, None, &mut space);
+        adafactor(
+            cores,
+            &PLAIN,
+            &mut weight,
+            &grad,
+            SecondMoment::Factored { row: &mut row, col: &mut col },
+            None,
+            &mut space,
+        );
         for (i, (after, before)) in weight.iter().zip(&before).enumerate() {
             let still = i / cols == 2 || i % cols == 4;
             assert!(after.is_finite());

@@ -7,7 +7,9 @@ use crate::{assert_close, numbers, on_all_cores, wide};
 #[test]
 fn updates_agree_with_double_precision() {
     on_all_cores(|cores| {
-        for (betas, eps, weight_decay) in [([0.9, 0.999], 1e-8, 0.0), ([0.8, 0.95], 1e-3, 0.1), ([0.0, 0.5], 1e-6, 0.01)] {
+        for (betas, eps, weight_decay) in
+            [([0.9, 0.999], 1e-8, 0.0), ([0.8, 0.95], 1e-3, 0.1), ([0.0, 0.5], 1e-6, 0.01)]
+        {
             for n in [1, 15, 70_001] {
                 let mut weight = numbers(n, 1);
                 let (mut m, mut v) = (vec![0.0; n], vec![0.0; n]);

@@ -66,7 +66,8 @@ impl Case {
     /// Queries, keys, values; scaled so that the softmax is neither flat nor a single one.
     fn inputs(&self) -> [Vec<f32>; 3] {
         let size = 2.0 / (self.shape.d_kv as f32).powf(0.25);
-        let scaled = |rows: usize, seed| numbers(rows * self.inner(), seed).iter().map(|v| v * size).collect::<Vec<f32>>();
+        let scaled =
+            |rows: usize, seed| numbers(rows * self.inner(), seed).iter().map(|v| v * size).collect::<Vec<f32>>();
         [scaled(self.queries.len(), 1), scaled(self.keys.len(), 2), numbers(self.keys.len() * self.inner(), 3)]
     }
 
@@ -88,19 +89,35 @@ impl Case {
                         let row = (head * self.shape.max_queries + query) as u32;
                         dropper.apply(self.first + sample as u32, row, &mut factors);
                     }
-                    f(head, q0 + query, k0..end, &wide(&factors), head * self.shape.span() + self.shape.max_queries - 1 - query);
+                    f(
+                        head,
+                        q0 + query,
+                        k0..end,
+                        &wide(&factors),
+                        head * self.shape.span() + self.shape.max_queries - 1 - query,
+                    );
                 }
             }
         }
     }
 
     /// Probabilities of one query, and its log-sum-exp.
-    fn softmax(&self, q: &[f64], k: &[f64], bias: Option<&[f64]>, head: usize, row: usize, keys: std::ops::Range<usize>, at: usize) -> (Vec<f64>, f64) {
+    fn softmax(
+        &self,
+        q: &[f64],
+        k: &[f64],
+        bias: Option<&[f64]>,
+        head: usize,
+        row: usize,
+        keys: std::ops::Range<usize>,
+        at: usize,
+    ) -> (Vec<f64>, f64) {
         let (inner, d) = (self.inner(), self.shape.d_kv);
         let part = |data: &[f64], row: usize| data[row * inner + head * d..][..d].to_vec();
         let first = keys.start;
-        let scores: Vec<f64> =
-            keys.map(|key| inner_product(&part(q, row), &part(k, key)) + bias.map_or(0.0, |b| b[at + key - first])).collect();
+        let scores: Vec<f64> = keys
+            .map(|key| inner_product(&part(q, row), &part(k, key)) + bias.map_or(0.0, |b| b[at + key - first]))
+            .collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lse = most + scores.iter().map(|s| (s - most).exp()).sum::<f64>().ln();
         (scores.iter().map(|s| (s - lse).exp()).collect(), lse)
@@ -114,7 +131,8 @@ impl Case {
             let (p, lse) = self.softmax(q, k, bias, head, row, keys.clone(), at);
             lses[row * heads + head] = lse;
             for (i, key) in keys.enumerate() {
-                (0..d).for_each(|c| out[row * inner + head * d + c] += p[i] * factors[i] * v[key * inner + head * d + c]);
+                (0..d)
+                    .for_each(|c| out[row * inner + head * d + c] += p[i] * factors[i] * v[key * inner + head * d + c]);
             }
         });
         (out, lses)
@@ -193,11 +211,30 @@ impl Case {
         let mut space = unwritten(cores.threads * self.shape.forward_words(&Tiles::of(cores.simd)));
         let bias = self.bias();
         let bias = bias.as_deref();
-        attention_forward(cores, &self.shape, self.samples(), q, k, v, bias, &mut out, &mut lse, self.drop.as_ref(), &mut space);
+        attention_forward(
+            cores,
+            &self.shape,
+            self.samples(),
+            q,
+            k,
+            v,
+            bias,
+            &mut out,
+            &mut lse,
+            self.drop.as_ref(),
+            &mut space,
+        );
         (out, lse)
     }
 
-    fn backward(&self, cores: Cores, inputs: &[Vec<f32>; 3], kept: (&[f32], &[f32]), dout: &[f32], mut dbias: Vec<f32>) -> Gradients<f32> {
+    fn backward(
+        &self,
+        cores: Cores,
+        inputs: &[Vec<f32>; 3],
+        kept: (&[f32], &[f32]),
+        dout: &[f32],
+        mut dbias: Vec<f32>,
+    ) -> Gradients<f32> {
         let (mut tensors, mut grads) = (self.scatter(inputs), self.tensors(f32::NAN));
         let [q, k, v] = self.columns(&mut tensors);
         let [dq, dk, dv] = self.columns(&mut grads);
@@ -206,7 +243,18 @@ impl Case {
         let partial = if bias.is_some() { self.samples().count() * self.shape.heads * self.shape.span() } else { 0 };
         let mut space = unwritten(cores.threads * self.shape.backward_words(&Tiles::of(cores.simd)) + partial);
         let onto = bias.is_some().then_some(&mut dbias[..]);
-        attention_backward(cores, &self.shape, self.samples(), forward, dq, dk, dv, onto, self.drop.as_ref(), &mut space);
+        attention_backward(
+            cores,
+            &self.shape,
+            self.samples(),
+            forward,
+            dq,
+            dk,
+            dv,
+            onto,
+            self.drop.as_ref(),
+            &mut space,
+        );
         let [dq, dk, dv] = self.gather(&grads);
         Gradients { dq, dk, dv, dbias }
     }
@@ -221,7 +269,9 @@ impl Case {
         let before = if bias.is_some() { numbers(exact.dbias.len(), 8) } else { Vec::new() };
         let exact_dbias: Vec<f64> = before.iter().zip(&exact.dbias).map(|(b, d)| f64::from(*b) + d).collect();
         on_all_cores(|cores| {
-            let what = |part: &str| format!("{part}: {:?} {:?}, dropout {}, {cores:?}", self.kind, self.shape, self.drop.is_some());
+            let what = |part: &str| {
+                format!("{part}: {:?} {:?}, dropout {}, {cores:?}", self.kind, self.shape, self.drop.is_some())
+            };
             let (out, lse) = self.forward(cores, &inputs);
             assert_close(&out, &exact_out, 5e-6, &what("out"));
             assert_close(&lse, &exact_lse, 2e-6, &what("lse"));
@@ -335,14 +385,20 @@ fn a_sample_attends_alike_in_any_micro_batch() {
                 let mut alone = Case::of(kind, 2, 7, &lens[sample..=sample], 0, true);
                 alone.shape = whole.shape;
                 alone.first = whole.first + sample as u32;
-                let rows = |side: &Ragged, width: usize| side.starts[sample] as usize * width..side.starts[sample + 1] as usize * width;
+                let rows = |side: &Ragged, width: usize| {
+                    side.starts[sample] as usize * width..side.starts[sample + 1] as usize * width
+                };
                 let (q, k) = (rows(&whole.queries, whole.inner()), rows(&whole.keys, whole.inner()));
-                let part = [inputs[0][q.clone()].to_vec(), inputs[1][k.clone()].to_vec(), inputs[2][k.clone()].to_vec()];
+                let part =
+                    [inputs[0][q.clone()].to_vec(), inputs[1][k.clone()].to_vec(), inputs[2][k.clone()].to_vec()];
                 let (out_alone, lse_alone) = alone.forward(cores, &part);
                 assert_eq!(out_alone, out[q.clone()], "{kind:?}, sample {sample}");
                 assert_eq!(lse_alone, lse[rows(&whole.queries, 2)]);
                 let got = alone.backward(cores, &part, (&out_alone, &lse_alone), &dout[q.clone()], no_bias());
-                assert_eq!((got.dq, got.dk, got.dv), (grads.dq[q].to_vec(), grads.dk[k.clone()].to_vec(), grads.dv[k].to_vec()));
+                assert_eq!(
+                    (got.dq, got.dk, got.dv),
+                    (grads.dq[q].to_vec(), grads.dk[k.clone()].to_vec(), grads.dv[k].to_vec())
+                );
                 dbias.iter_mut().zip(&got.dbias).for_each(|(all, one)| *all += f64::from(*one));
             }
             assert_close(&grads.dbias, &dbias, 1e-6, "dbias");

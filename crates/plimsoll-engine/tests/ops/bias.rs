@@ -10,7 +10,8 @@ fn shape(queries: usize, keys: usize, causal: bool) -> AttentionShape {
     AttentionShape { queries: side, keys: side, heads: 3, d_kv: 4, causal, max_queries: queries, max_keys: keys }
 }
 
-const SHAPES: [(usize, usize, bool); 6] = [(1, 1, false), (1, 1, true), (9, 9, true), (30, 30, false), (150, 150, true), (7, 20, false)];
+const SHAPES: [(usize, usize, bool); 6] =
+    [(1, 1, false), (1, 1, true), (9, 9, true), (30, 30, false), (150, 150, true), (7, 20, false)];
 const SPECS: [BiasSpec; 3] = [
     BiasSpec { buckets: 32, max_distance: 128 },
     BiasSpec { buckets: 8, max_distance: 20 },
@@ -46,7 +47,8 @@ fn collecting_is_the_transpose_of_expanding() {
             let (mut delta, mut grad) = (unwritten(ddelta.len()), unwritten(table.len()));
             bias_expand(&shape, spec, &table, &mut delta);
             bias_collect(&shape, spec, &ddelta, &mut grad, Write::Set);
-            let (there, back) = (inner_product(&wide(&delta), &wide(&ddelta)), inner_product(&wide(&table), &wide(&grad)));
+            let (there, back) =
+                (inner_product(&wide(&delta), &wide(&ddelta)), inner_product(&wide(&table), &wide(&grad)));
             assert!((there - back).abs() < 1e-4, "{there} and {back}");
             let before = numbers(table.len(), 3);
             let mut added = before.clone();

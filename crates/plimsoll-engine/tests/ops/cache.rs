@@ -8,7 +8,15 @@ use plimsoll_plan::op::{AttentionShape, Side};
 use crate::{assert_close, inner_product, numbers, on_all_cores, unwritten, wide};
 
 fn shape(heads: usize, d_kv: usize, keys: Side, max_keys: usize) -> AttentionShape {
-    AttentionShape { queries: Side::Beam, keys, heads, d_kv, causal: keys == Side::Beam, max_queries: max_keys, max_keys }
+    AttentionShape {
+        queries: Side::Beam,
+        keys,
+        heads,
+        d_kv,
+        causal: keys == Side::Beam,
+        max_queries: max_keys,
+        max_keys,
+    }
 }
 
 /// Softmax attention of one query over keys and values given as (key, value, bias).
@@ -59,7 +67,12 @@ fn each_hypothesis_attends_over_its_own_past() {
                             })
                             .collect();
                         let expected = exact_row(&wide_qkv[row * 3 * inner + head * d..][..d], &past);
-                        assert_close(&out[row * inner + head * d..][..d], &expected, 3e-6, &format!("step {position}, row {row}"));
+                        assert_close(
+                            &out[row * inner + head * d..][..d],
+                            &expected,
+                            3e-6,
+                            &format!("step {position}, row {row}"),
+                        );
                     }
                 }
             }
@@ -86,7 +99,12 @@ fn each_hypothesis_attends_over_its_own_prompt() {
                     let part = |at: usize, start: usize| kv64[at * 2 * inner + start + head * d..][..d].to_vec();
                     let past: Vec<_> = keys.clone().map(|at| (part(at, 0), part(at, inner), 0.0)).collect();
                     let expected = exact_row(&q64[row * inner + head * d..][..d], &past);
-                    assert_close(&out[row * inner + head * d..][..d], &expected, 3e-6, &format!("row {row}, head {head}"));
+                    assert_close(
+                        &out[row * inner + head * d..][..d],
+                        &expected,
+                        3e-6,
+                        &format!("row {row}, head {head}"),
+                    );
                 }
             }
         }

@@ -2,7 +2,9 @@
 
 use plimsoll_engine::cpu::gated_gelu::{gated_gelu_backward, gated_gelu_forward};
 
-use crate::{Ragged, assert_close, every_shape, finite_differences, inner_product, numbers, on_all_cores, unwritten, wide};
+use crate::{
+    Ragged, assert_close, every_shape, finite_differences, inner_product, numbers, on_all_cores, unwritten, wide,
+};
 
 fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())

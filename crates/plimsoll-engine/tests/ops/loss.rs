@@ -42,7 +42,10 @@ impl Case {
         let (mut losses, mut dlogits) = (Vec::new(), Vec::new());
         for (row, label) in self.labels.iter().enumerate() {
             let logits: Vec<f64> = (0..vocab)
-                .map(|v| f64::from(self.scale) * crate::inner_product(&hidden[row * width..][..width], &weight[v * width..][..width]))
+                .map(|v| {
+                    f64::from(self.scale)
+                        * crate::inner_product(&hidden[row * width..][..width], &weight[v * width..][..width])
+                })
                 .collect();
             let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total = most + logits.iter().map(|l| (l - most).exp()).sum::<f64>().ln();
@@ -51,7 +54,12 @@ impl Case {
                 dlogits.extend(std::iter::repeat_n(0.0, vocab));
             } else {
                 losses.push(total - logits[*label as usize]);
-                dlogits.extend(logits.iter().enumerate().map(|(v, l)| (l - total).exp() - f64::from(u8::from(v == *label as usize))));
+                dlogits.extend(
+                    logits
+                        .iter()
+                        .enumerate()
+                        .map(|(v, l)| (l - total).exp() - f64::from(u8::from(v == *label as usize))),
+                );
             }
         }
         (losses, dlogits)
@@ -77,7 +85,9 @@ impl Case {
 #[test]
 fn losses_and_gradients_are_exact_whatever_the_chunk() {
     on_all_cores(|cores| {
-        for (rows, width, vocab, holes) in [(1, 5, 3, false), (1, 16, 64, false), (7, 33, 130, true), (26, 12, 97, true), (13, 64, 16, false)] {
+        for (rows, width, vocab, holes) in
+            [(1, 5, 3, false), (1, 16, 64, false), (7, 33, 130, true), (26, 12, 97, true), (13, 64, 16, false)]
+        {
             let case = Case::of(rows, width, vocab, holes);
             let (hidden, weight) = (case.hidden(), case.weight());
             let exact_losses = case.exact(&wide(&hidden), &wide(&weight)).0;
@@ -94,7 +104,18 @@ fn losses_and_gradients_are_exact_whatever_the_chunk() {
                     let (mut dhidden, mut grad) = (unwritten(hidden.len()), before.clone());
                     let (mut losses, mut logits) = (unwritten(rows), unwritten(chunk * vocab));
                     let mut space = case.workspace(cores, chunk);
-                    loss_backward(cores, head, &case.labels, &hidden, &mut losses, &mut dhidden, &mut grad, write, &mut logits, &mut space);
+                    loss_backward(
+                        cores,
+                        head,
+                        &case.labels,
+                        &hidden,
+                        &mut losses,
+                        &mut dhidden,
+                        &mut grad,
+                        write,
+                        &mut logits,
+                        &mut space,
+                    );
                     let added = |(e, b): (&f64, &f32)| if write == Write::Add { e + f64::from(*b) } else { *e };
                     let expected: Vec<f64> = exact_dweight.iter().zip(&before).map(added).collect();
                     assert_close(&losses, &exact_losses, 2e-6, &what);
@@ -125,7 +146,18 @@ fn a_batch_of_ignored_labels_costs_nothing_and_moves_nothing() {
         let head = Head { weight: &weight, width: 9, vocab: 21, scale: 1.0, chunk: 2 };
         let (mut losses, mut dhidden, mut grad) = (unwritten(5), unwritten(45), unwritten(21 * 9));
         let (mut logits, mut space) = (unwritten(2 * 21), case.workspace(cores, 2));
-        loss_backward(cores, head, &case.labels, &hidden, &mut losses, &mut dhidden, &mut grad, Write::Set, &mut logits, &mut space);
+        loss_backward(
+            cores,
+            head,
+            &case.labels,
+            &hidden,
+            &mut losses,
+            &mut dhidden,
+            &mut grad,
+            Write::Set,
+            &mut logits,
+            &mut space,
+        );
         assert!(losses.iter().chain(&dhidden).chain(&grad).all(|v| *v == 0.0));
     });
 }

@@ -50,13 +50,19 @@ fn backward_is_the_slope_of_the_formula() {
                 // With `SetFirst` a kernel is called for the first micro-batch: the frame turns later ones into `Add`.
                 let before = if add { numbers(n, 4) } else { unwritten(n) };
                 let weight_before = if write == Write::Add { numbers(width, 5) } else { unwritten(width) };
-                let (mut dx, mut dw, mut partial) = (before.clone(), weight_before.clone(), unwritten(REDUCE_CHUNKS * width));
+                let (mut dx, mut dw, mut partial) =
+                    (before.clone(), weight_before.clone(), unwritten(REDUCE_CHUNKS * width));
                 norm_backward(cores, count, width, &dy, &x, &weight, &rstd, &mut dx, add, &mut dw, write, &mut partial);
                 let plus = |exact: &[f64], before: &[f32], add: bool| -> Vec<f64> {
                     exact.iter().zip(before).map(|(e, b)| if add { e + f64::from(*b) } else { *e }).collect()
                 };
                 assert_close(&dx, &plus(&exact_dx, &before, add), 5e-6, &format!("dx {count}x{width}"));
-                assert_close(&dw, &plus(&exact_dw, &weight_before, write == Write::Add), 5e-6, &format!("dw {count}x{width}"));
+                assert_close(
+                    &dw,
+                    &plus(&exact_dw, &weight_before, write == Write::Add),
+                    5e-6,
+                    &format!("dw {count}x{width}"),
+                );
             }
         }
     });

@@ -18,7 +18,12 @@ fn forward_is_the_formula_and_backward_its_slope() {
             let mut dh = dy.clone();
             relu_backward(cores, ragged.len(), width, &mut dh, &kept, drop.map_or(1.0, |d| d.scale));
             if n <= 300 {
-                assert_close(&dh, &finite_differences(&h64, |h| inner_product(&dy64, &exact(h))), 1e-6, "dh by differences");
+                assert_close(
+                    &dh,
+                    &finite_differences(&h64, |h| inner_product(&dy64, &exact(h))),
+                    1e-6,
+                    "dh by differences",
+                );
             }
             let slope: Vec<f64> = (0..n).map(|i| if h64[i] > 0.0 { dy64[i] * factors[i] } else { 0.0 }).collect();
             assert_close(&dh, &slope, 2e-7, "dh");
@@ -35,5 +40,16 @@ fn a_zero_has_no_slope() {
         let mut dh = vec![3.0; 4];
         relu_backward(cores, 1, 4, &mut dh, &h, 1.0);
         assert_eq!((h, dh), (vec![0.0, 0.0, 0.0, 2.0], vec![0.0, 0.0, 0.0, 3.0]));
+    });
+}
+
+#[test]
+fn a_broken_number_is_not_hidden() {
+    on_all_cores(|cores| {
+        let mut h = vec![-1.0; 20];
+        (h[3], h[18]) = (f32::NAN, f32::INFINITY);
+        relu_forward(cores, crate::Ragged::of(0, &[1]).rows(), 20, &mut h, None);
+        assert!(h[3].is_nan() && h[18] == f32::INFINITY);
+        assert_eq!(h.iter().filter(|v| **v == 0.0).count(), 18);
     });
 }

@@ -13,13 +13,21 @@ fn follows_torch(momentum: f64, dampening: f64, nesterov: bool, weight_decay: f6
             let (mut exact, mut exact_buffer) = (wide(&weight), vec![0.0; n]);
             for number in 1..=4 {
                 let grad = numbers(n, 10 + number);
-                let step = SgdStep { lr: 0.1, momentum, dampening, nesterov, weight_decay, step: number, grad_scale: 0.25 };
+                let step =
+                    SgdStep { lr: 0.1, momentum, dampening, nesterov, weight_decay, step: number, grad_scale: 0.25 };
                 sgd(cores, &step, &mut weight, &grad, &mut buffer);
                 for (i, w) in exact.iter_mut().enumerate() {
                     let g = f64::from(grad[i]) * 0.25 + weight_decay * *w;
                     let b = &mut exact_buffer[i];
                     *b = if number == 1 { g } else { momentum * *b + (1.0 - dampening) * g };
-                    *w -= 0.1 * if momentum == 0.0 { g } else if nesterov { g + momentum * *b } else { *b };
+                    *w -= 0.1
+                        * if momentum == 0.0 {
+                            g
+                        } else if nesterov {
+                            g + momentum * *b
+                        } else {
+                            *b
+                        };
                 }
             }
             assert_close(&weight, &exact, 1e-6, "weight");

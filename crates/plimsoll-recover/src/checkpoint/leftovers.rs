@@ -41,7 +41,7 @@ pub fn clean_leftovers(dir: &Path) -> Result<Vec<PathBuf>, RecoverError> {
 }
 
 /// Whether `pid` is another process that still runs. A zombie writes no more: containers without an init keep them.
-fn lives_elsewhere(pid: u32) -> bool {
+pub(crate) fn lives_elsewhere(pid: u32) -> bool {
     if pid == std::process::id() {
         return false;
     }

@@ -80,7 +80,7 @@ impl Manifest {
     }
 
     /// Reads the manifest of the checkpoint `folder` and holds it against the folder's name.
-    pub(super) fn read(folder: &Path) -> Result<Manifest, RecoverError> {
+    pub fn read(folder: &Path) -> Result<Manifest, RecoverError> {
         let path = folder.join(MANIFEST);
         let file = match fs::File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

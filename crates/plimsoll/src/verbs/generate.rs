@@ -27,10 +27,10 @@ pub fn run(args: &GenerateArgs) -> Result<(), Fail> {
     let opened = inference::open(&args.from)?;
     let prompts = prompts(args)?;
     let mut tokens = Vec::with_capacity(prompts.len());
-    for prompt in &prompts {
+    for (nth, prompt) in prompts.iter().enumerate() {
         let mut ids = Vec::new();
         if opened.tokenizer.encode(prompt, MAX_SOURCE, &mut ids).or_usage()? {
-            render::talk(format!("warning: a prompt was cut to {MAX_SOURCE} tokens"));
+            render::talk(format!("warning: prompt {} is longer than {MAX_SOURCE} tokens and was cut", nth + 1));
         }
         tokens.push(ids);
     }

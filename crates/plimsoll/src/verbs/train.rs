@@ -1,10 +1,11 @@
 //! `plimsoll train` and `plimsoll resume`: the supervisor's side. The work is done by a process of its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use plimsoll_recover::{Events, Exit as ChildExit, RunLock, checkpoint, supervise};
+use plimsoll_recover::{Events, Exit as ChildExit, RecoverError, RunLock, checkpoint, supervise};
+use plimsoll_watch::Summary;
 
 use crate::args::{ResumeArgs, TrainArgs};
 use crate::job::run_folder;
@@ -28,30 +29,70 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
             plimsoll_plan::choose::Verdict::TooBig => Err(Fail::silent(Exit::TooBig)),
         };
     }
-    let existed = folder.exists();
+    // From here on a stop is for the run, which can then be resumed.
+    let events = Events::install()?;
+    let made: Vec<PathBuf> = folder.ancestors().take_while(|place| !is_there(place)).map(Path::to_path_buf).collect();
     fs_err::create_dir_all(&folder).or_usage()?;
     settings.write_run(&folder)?;
     drop(settings);
-    let result = guard(&folder);
+    let result = take(&folder).and_then(|lock| guard(&folder, lock, events));
     if matches!(&result, Err(fail) if matches!(fail.exit, Exit::Usage | Exit::TooBig)) && !run_folder::holds_run(&folder) {
-        forget(&folder, existed);
+        forget(&folder, &made);
     }
     result
 }
 
-/// Goes on with a run.
+/// Goes on with a run; one that is finished is said to be so and left alone.
 pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
     let folder = &args.run;
-    if !run_folder::holds_run(folder) {
-        return Err(Fail::usage(format!("`{}` is not a run: it has no plan.json, journal.jsonl or checkpoints", folder.display())));
+    if !folder.is_dir() {
+        let fact = if folder.exists() { "is not a folder" } else { "does not exist" };
+        return Err(Fail::usage(format!("`{}` {fact}; expected a run folder", folder.display())));
+    }
+    // A run that was stopped while it was being planned has its job and its lock, and nothing else yet.
+    if !run_folder::holds_run(folder) && !folder.join(".lock").exists() {
+        let fact = format!("`{}` is not a run: it has no plan.json, journal.jsonl or checkpoints", folder.display());
+        return Err(match folder.join("job.toml").exists() {
+            true => Fail::usage(fact).hint(format!("start a run: plimsoll train {}", folder.join("job.toml").display())),
+            false => Fail::usage(fact),
+        });
     }
     Settings::from_run(folder)?;
-    guard(folder)
+    if let Some(summary) = finished(folder)? {
+        render::talk(format!(
+            "`{}` is finished: {} steps, loss {:.4}; nothing is left to do",
+            folder.display(),
+            summary.steps,
+            summary.final_loss
+        ));
+        render::talk(format!("model: {}", folder.join("model").display()));
+        return Ok(());
+    }
+    let lock = take(folder)?;
+    guard(folder, lock, Events::install()?)
 }
 
-/// Takes the run, starts the worker, waits, and passes its verdict on.
-fn guard(folder: &Path) -> Result<(), Fail> {
-    let _lock = RunLock::take(folder, PATIENCE).or_usage()?;
+/// What a finished run came to: the summary is written when the model is whole, and last.
+fn finished(folder: &Path) -> Result<Option<Summary>, Fail> {
+    let path = folder.join("summary.json");
+    if !path.exists() || !folder.join("model/config.json").exists() {
+        return Ok(None);
+    }
+    let read = Summary::from_json(&fs_err::read_to_string(&path).or_usage()?).or_usage();
+    read.map(Some).map_err(|fail| fail.context(format!("cannot read `{}`", path.display())))
+}
+
+/// The right to train in `folder`.
+fn take(folder: &Path) -> Result<RunLock, Fail> {
+    RunLock::take(folder, PATIENCE).map_err(|error| {
+        let in_use = matches!(error, RecoverError::RunInUse { .. });
+        let fail = Fail::new(Exit::Usage, error);
+        if in_use { fail.hint("one process trains a run; wait for it to end, or stop it") } else { fail }
+    })
+}
+
+/// Starts the worker, waits, and passes its verdict on.
+fn guard(folder: &Path, _lock: RunLock, mut events: Events) -> Result<(), Fail> {
     let checkpoints = folder.join("checkpoints");
     if checkpoints.is_dir() {
         for path in checkpoint::clean_leftovers(&checkpoints)? {
@@ -61,7 +102,6 @@ fn guard(folder: &Path) -> Result<(), Fail> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
     command.arg("worker").arg(folder);
-    let mut events = Events::install()?;
     let outcome = supervise(&mut command, &mut events)?;
     match outcome.exit {
         ChildExit::Exited(0) => Ok(()),
@@ -72,7 +112,7 @@ fn guard(folder: &Path) -> Result<(), Fail> {
             _ => Exit::Failed,
         })),
         ChildExit::Killed(signal) if outcome.stopped_by_user => {
-            render::talk(format!("stopped at once (signal {signal}); steps since the last checkpoint are lost"));
+            render::talk(format!("stopped at once (signal {signal}); steps since the last checkpoint are lost; go on: plimsoll resume {}", folder.display()));
             Err(Fail::silent(Exit::Stopped))
         }
         ChildExit::Killed(signal) => {
@@ -83,15 +123,19 @@ fn guard(folder: &Path) -> Result<(), Fail> {
     }
 }
 
-/// A refused job leaves nothing behind: only what we made, and only if it is still as we made it.
-fn forget(folder: &Path, existed: bool) {
-    let ours = ["job.toml", ".lock", "run.lock"];
+/// A refused job leaves nothing behind: only what we made goes, and only if it is still as we made it.
+fn forget(folder: &Path, made: &[PathBuf]) {
+    let ours = ["job.toml", ".lock"];
     let Ok(entries) = fs_err::read_dir(folder) else { return };
     let names: Vec<_> = entries.flatten().map(|e| e.file_name()).collect();
     if names.iter().all(|n| ours.iter().any(|o| n == o)) {
         names.iter().for_each(|n| drop(fs_err::remove_file(folder.join(n))));
-        if !existed {
-            let _ = fs_err::remove_dir(folder);
-        }
+        // Innermost first; one that holds something else by now stays, and so do those around it.
+        made.iter().for_each(|place| drop(fs_err::remove_dir(place)));
     }
+}
+
+/// Whether a path names something; the empty path is the current folder.
+fn is_there(place: &Path) -> bool {
+    place.as_os_str().is_empty() || place.symlink_metadata().is_ok()
 }

@@ -36,14 +36,21 @@ pub fn run(folder: &Path) -> Result<(), Fail> {
         false => None,
     };
     let held = earlier.as_ref().map(pins_of);
-    let prepared = prepare(&settings, Supervisor::Running(supervisor), folder, held)?;
+    let mut replanned = earlier.is_none();
+    let mut prepared = prepare(&settings, Supervisor::Running(supervisor), folder, held)?;
+    if earlier.is_some() && prepared.decision.plan.verdict == Verdict::TooBig {
+        render::talk("the plan that this run began with does not fit any more; it is planned anew, and from here on losses agree to rounding, not to the bit");
+        drop(prepared);
+        prepared = prepare(&settings, Supervisor::Running(supervisor), folder, None)?;
+        replanned = true;
+    }
     prepared.remarks.iter().for_each(render::talk);
     let plan = &prepared.decision.plan;
     if plan.verdict == Verdict::TooBig {
         render::talk(plan);
         return Err(Fail::silent(Exit::TooBig));
     }
-    if earlier.is_none() {
+    if replanned {
         render::talk(plan);
         atomic_write(&plan_path, &serde_json::to_vec_pretty(plan).or_failed()?)?;
     }
@@ -218,11 +225,12 @@ impl<'a> Run<'a> {
             let every = |n: Option<u64>| n.is_some_and(|n| n > 0 && self.step % n == 0);
             let last = self.step == self.prepared.steps;
             let (save, eval) = (every(self.settings.save_every), every(self.settings.eval_every));
-            if save && !last {
-                self.save()?;
-            }
+            // Evaluated first: a checkpoint holds the evaluations up to its step, and a resume from it repeats none.
             if eval || (last && self.prepared.eval.is_some()) {
                 self.evaluate()?;
+            }
+            if save && !last {
+                self.save()?;
             }
         };
         heap::on_behalf(Role::Loader, || drop(loader));

@@ -96,9 +96,14 @@ pub(super) fn load(folder: &Path, engine: &mut Engine, prepared: &Prepared) -> R
     }
     let latest = checkpoint::latest_complete(&dir)?;
     for skipped in &latest.skipped {
-        crate::render::talk(format!("step {} is not whole and is passed over: {}", skipped.step, skipped.reason));
+        crate::render::talk(format!("the checkpoint of step {} is not whole and is passed over: {}", skipped.step, skipped.reason));
     }
-    let Some(manifest) = latest.manifest else { return Ok(None) };
+    let Some(manifest) = latest.manifest else {
+        if !latest.skipped.is_empty() {
+            crate::render::talk("no checkpoint is whole: beginning again at step 1");
+        }
+        return Ok(None);
+    };
     let facts: Facts = serde_json::from_value(manifest.facts.clone()).or_usage()?;
     let weights = WeightFiles::open_file(manifest.path().join(WEIGHTS)).or_usage()?;
     for index in 0..engine.program().store.params.len() {

@@ -1,0 +1,200 @@
+//! The decision: what fits is taken, what does not is refused with remedies that are true, the effective batch is kept.
+
+use plimsoll_machine::Bytes;
+use plimsoll_plan::choose::{Pins, Terms, Verdict, choose};
+use plimsoll_plan::cost::Rates;
+use plimsoll_plan::footprint::Overheads;
+use plimsoll_plan::program::{EvalJob, Job, Program, compile};
+use plimsoll_plan::spec::{FeedForward, T5Spec};
+use plimsoll_plan::t5::Choices;
+use plimsoll_plan::tape::{Id, Tape};
+use plimsoll_plan::tiles::Simd;
+use plimsoll_plan::train::OptimizerSpec;
+use proptest::prelude::*;
+
+fn t5_small() -> T5Spec {
+    T5Spec {
+        vocab: 32128,
+        d_model: 512,
+        d_kv: 64,
+        d_ff: 2048,
+        encoder_layers: 6,
+        decoder_layers: 6,
+        heads: 8,
+        buckets: 32,
+        max_distance: 128,
+        dropout: 0.1,
+        norm_eps: 1e-6,
+        feed_forward: FeedForward::Relu,
+        tied: true,
+        scale_head: true,
+        pad_id: 0,
+        eos_id: 1,
+        start_id: 0,
+    }
+}
+
+fn job(spec: T5Spec, effective_batch: usize, len: usize, optimizer: OptimizerSpec) -> Job {
+    Job { spec, source_len: len, target_len: len, effective_batch, optimizer, clip: false, eval: None, threads: 2, simd: Simd::Avx512 }
+}
+
+fn loader(samples: usize, threads: usize) -> Bytes {
+    Bytes::kib(64) * samples as u64 + Bytes::mib(1) * threads as u64
+}
+
+fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
+    Terms {
+        ram,
+        disk: Bytes::gib(100),
+        keep: 3,
+        overheads: Overheads {
+            program: Bytes::mib(12),
+            tokenizer: Bytes::mib(8),
+            startup_peak: Bytes::mib(30),
+            supervisor: Bytes::mib(5),
+            checkpoint_writer: Bytes::mib(1),
+            evaluation: Bytes::ZERO,
+            stack: Bytes::kib(96),
+        },
+        rates: Rates { flops: 200e9, bandwidth: 20e9 },
+        pins,
+        loader: &loader,
+    }
+}
+
+#[test]
+fn a_tighter_budget_gives_a_smaller_plan_at_the_same_effective_batch() {
+    let job = job(t5_small(), 16, 256, OptimizerSpec::adafactor(1e-3));
+    let mut last = Bytes(u64::MAX);
+    for mib in [8000, 2000, 1200, 900, 700, 600] {
+        let plan = choose(&job, &terms(Bytes::mib(mib), Pins::default())).plan;
+        assert_eq!(plan.verdict, Verdict::Fits, "{mib} MiB");
+        assert!(plan.ram.peak <= Bytes::mib(mib));
+        assert!(plan.ram.peak <= last, "{mib} MiB");
+        assert_eq!(plan.micro_batch * plan.accumulation, 16);
+        assert_eq!(plan.ram.parts.iter().map(|p| p.bytes).sum::<Bytes>(), plan.ram.peak);
+        assert_eq!(plan.disk.parts.iter().map(|p| p.bytes).sum::<Bytes>(), plan.disk.peak);
+        last = plan.ram.peak;
+    }
+}
+
+#[test]
+fn the_chosen_plan_is_within_three_percent_of_the_fastest_that_fits() {
+    let job = job(t5_small(), 8, 128, OptimizerSpec::adafactor(1e-3));
+    let ram = Bytes::mib(900);
+    let chosen = choose(&job, &terms(ram, Pins::default())).plan;
+    let mut fastest = f64::INFINITY;
+    for micro_batch in [1, 2, 4, 8] {
+        for recompute in [0, 1, 2, 3, 6, 12] {
+            for loss_chunk in [32, 64, 128, 256, 512, 1024] {
+                let pins = Pins { micro_batch: Some(micro_batch), recompute: Some(recompute), loss_chunk: Some(loss_chunk), ..Pins::default() };
+                let plan = choose(&job, &terms(ram, pins)).plan;
+                if plan.verdict == Verdict::Fits {
+                    fastest = fastest.min(plan.seconds_per_update);
+                }
+            }
+        }
+    }
+    assert!(chosen.seconds_per_update <= fastest * 1.0301, "{} against {fastest}", chosen.seconds_per_update);
+}
+
+#[test]
+fn what_cannot_fit_is_refused_with_remedies_that_are_true() {
+    let job = Job { clip: true, eval: Some(EvalJob { beams: 1, max_new: 128 }), ..job(t5_small(), 16, 512, OptimizerSpec::adamw(1e-4)) };
+    let ram = Bytes::mib(600);
+    let plan = choose(&job, &terms(ram, Pins::default())).plan;
+    assert_eq!(plan.verdict, Verdict::TooBig);
+    let shortfall = plan.shortfall.expect("a plan that is too big says by how much");
+    assert_eq!(plan.ram.peak, ram + shortfall);
+    assert!(plan.would_fit.len() >= 2, "{:?}", plan.would_fit);
+    assert!(plan.would_fit[0].change.contains("RAM budget"));
+    let enough = choose(&job, &terms(plan.would_fit[0].ram_peak, Pins::default())).plan;
+    assert_eq!(enough.verdict, Verdict::Fits);
+    let less = choose(&job, &terms(plan.would_fit[0].ram_peak - Bytes(1), Pins::default())).plan;
+    assert_eq!(less.verdict, Verdict::TooBig);
+    for remedy in &plan.would_fit[1..] {
+        assert!(remedy.ram_peak <= ram, "{remedy:?}");
+    }
+}
+
+#[test]
+fn too_little_disk_is_too_big_as_well() {
+    let job = job(t5_small(), 4, 64, OptimizerSpec::adamw(1e-4));
+    let mut terms = terms(Bytes::gib(8), Pins::default());
+    terms.disk = Bytes::gib(1);
+    let plan = choose(&job, &terms).plan;
+    assert_eq!(plan.verdict, Verdict::TooBig);
+    assert!(plan.to_string().contains("of disk"), "{plan}");
+}
+
+#[test]
+fn pins_are_kept() {
+    let job = job(t5_small(), 8, 64, OptimizerSpec::adafactor(1e-3));
+    let pins = Pins { micro_batch: Some(2), recompute: Some(5), loss_chunk: Some(48), optimizer_in_backward: Some(false), loader_threads: Some(3) };
+    let plan = choose(&job, &terms(Bytes::gib(8), pins)).plan;
+    let expected = Choices { micro_batch: 2, recompute: 5, loss_chunk: 48, optimizer_in_backward: false, loader_threads: 3 };
+    assert_eq!(plan.choices, expected);
+}
+
+#[test]
+fn a_plan_survives_json() {
+    let plan = choose(&job(t5_small(), 8, 64, OptimizerSpec::adafactor(1e-3)), &terms(Bytes::gib(1), Pins::default())).plan;
+    let text = serde_json::to_string(&plan).unwrap();
+    assert!(text.contains("\"verdict\":\"fits\""));
+    let back: plimsoll_plan::choose::Plan = serde_json::from_str(&text).unwrap();
+    assert_eq!((back.choices, &back.ram, &back.disk, back.verdict), (plan.choices, &plan.ram, &plan.disk, plan.verdict));
+}
+
+/// No two tensors that live at the same time overlap, and every op's tensors lie inside the arena's part.
+fn check_overlap(program: &Program) {
+    let tapes = [program.micro.as_ref(), program.update.as_ref(), program.eval.as_ref(), program.generation.as_ref().map(|g| &g.placed)];
+    for placed in tapes.into_iter().flatten() {
+        let tape: &Tape = &placed.tape;
+        let spans = tape.lifetimes();
+        let range = |i: usize| placed.places.offsets[i]..placed.places.offsets[i] + tape.tensors[i].words;
+        for (i, a) in spans.iter().enumerate() {
+            let Some(a) = a else { continue };
+            assert!(range(i).end <= program.parts.transient);
+            for (j, b) in spans.iter().enumerate().skip(i + 1) {
+                let Some(b) = b else { continue };
+                let together = a.0 <= b.1 && b.0 <= a.1;
+                let apart = range(i).end <= range(j).start || range(j).end <= range(i).start;
+                assert!(!together || apart, "{} and {}", tape.tensors[i].name, tape.tensors[j].name);
+            }
+        }
+        let known = (program.store.tensors.len() + tape.tensors.len()) as u32;
+        tape.ops.iter().for_each(|op| op.touches(&mut |Id(id)| assert!(id < known)));
+    }
+    let mut end = 0;
+    for (offset, tensor) in program.store_offsets.iter().zip(&program.store.tensors) {
+        assert!(*offset >= end);
+        end = offset + tensor.words;
+    }
+    assert!(end <= program.parts.store);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn no_program_overlaps_itself(
+        (layers, dec_layers) in (1usize..4, 1usize..4),
+        (heads, d_kv, d_model, d_ff) in (1usize..5, 1usize..20, 1usize..70, 1usize..90),
+        (gated, tied, dropout) in (any::<bool>(), any::<bool>(), any::<bool>()),
+        (micro, recompute, chunk, in_backward) in (1usize..5, 0usize..7, 1usize..40, any::<bool>()),
+        (source_len, target_len) in (1usize..40, 1usize..30),
+        adam in any::<bool>(),
+    ) {
+        let spec = T5Spec {
+            vocab: 50, d_model, d_kv, d_ff, encoder_layers: layers, decoder_layers: dec_layers, heads,
+            feed_forward: if gated { FeedForward::GatedGelu } else { FeedForward::Relu },
+            tied, dropout: if dropout { 0.1 } else { 0.0 }, ..t5_small()
+        };
+        let optimizer = if adam { OptimizerSpec::adamw(1e-3) } else { OptimizerSpec::adafactor(1e-3) };
+        let job = Job { source_len, target_len, eval: Some(EvalJob { beams: 2, max_new: target_len }), ..job(spec, micro, 8, optimizer) };
+        let choices = Choices {
+            micro_batch: micro, recompute: recompute.min(layers + dec_layers), loss_chunk: chunk.min(micro * target_len),
+            optimizer_in_backward: in_backward, loader_threads: 1,
+        };
+        check_overlap(&compile(&job, &choices));
+    }
+}

@@ -1,0 +1,328 @@
+//! The contract: measured peak <= plan <= budget, held by the real binary for random jobs.
+//!
+//! Every job is planned and trained to its end, with an evaluation, a checkpoint and the final model, and watched from
+//! outside. Then it runs again inside a memory cgroup that holds exactly what was planned. The runs are made once and
+//! shared by the tests, one after the other: they measure memory, and the machine has few cores.
+
+mod support;
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde_json::Value;
+use plimsoll_machine::Bytes;
+use plimsoll_plan::choose::{Verdict, choose};
+use support::cgroup::Cgroup;
+use support::draw::Draw;
+use support::job::{Budget, EVERY, Flags, Job, STEPS};
+use support::pure;
+use support::run::{Ended, Seen, plimsoll};
+
+/// Random jobs.
+const JOBS: u64 = 44;
+const MIB: u64 = 1 << 20;
+/// Two plans of one job may differ by this: what is measured at the start (heap, libraries) is not the same to the byte.
+const MEASURED_ANEW: u64 = MIB;
+/// Linux keeps RSS in counters per core and adds them up now and then: two readings may differ by 64 pages a core.
+const COUNTER_SLACK: u64 = 64 * 4096;
+
+/// A run that came to its end.
+struct Finished {
+    job: Job,
+    plan: Value,
+    summary: Value,
+    seen: Seen,
+}
+
+impl Finished {
+    fn bytes(&self, name: &str) -> u64 {
+        number(&self.summary, &format!("/{name}"))
+    }
+}
+
+fn number(value: &Value, at: &str) -> u64 {
+    value.pointer(at).and_then(Value::as_u64).unwrap_or_else(|| panic!("no number at `{at}` of {value:#}"))
+}
+
+/// One program at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every job, trained without a cgroup; the ways in which one did not come to its end are kept too.
+fn runs() -> &'static [Result<Finished, String>] {
+    static RUNS: OnceLock<Vec<Result<Finished, String>>> = OnceLock::new();
+    RUNS.get_or_init(|| (0..JOBS).map(|number| train(Job::draw(number), None)).collect())
+}
+
+fn finished() -> Vec<&'static Finished> {
+    let (done, broken): (Vec<_>, Vec<_>) = runs().iter().partition(|run| run.is_ok());
+    let broken: Vec<&str> = broken.iter().filter_map(|run| run.as_ref().err().map(String::as_str)).collect();
+    assert!(broken.is_empty(), "{} of {JOBS} jobs did not end well:\n{}", broken.len(), broken.join("\n"));
+    done.into_iter().flatten().collect()
+}
+
+/// Joins what is wrong into one failure.
+fn all_hold(claims: impl Iterator<Item = Result<(), String>>) {
+    let wrong: Vec<String> = claims.filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{} jobs break the claim:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// Trains a job to its end: with its own budget, or, where `planned` holds the plan of an earlier run, by that plan in a
+/// cgroup that holds exactly its peak.
+fn train(job: Job, planned: Option<&Value>) -> Result<Finished, String> {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    job.write(dir);
+    let mut model = job.model(dir);
+    if job.from_weights {
+        let mut flags = job.flags(dir, &model);
+        flags.set("--steps", 1);
+        let first = dir.join("first");
+        let ended = plimsoll("train", &flags, &["--out", path(&first)], dir, None);
+        ended_well(&job, &ended)?;
+        model = first.join("model");
+    }
+    let mut flags = job.flags(dir, &model);
+    let cgroup = match planned {
+        Some(plan) => {
+            hold(&mut flags, plan);
+            Some(Cgroup::limited_to(number(plan, "/ram/peak"))?)
+        }
+        None => {
+            match job.budget {
+                Budget::Machine => {}
+                Budget::Generous => flags.set("--ram", "4GiB"),
+                Budget::Tight => flags.set("--ram", smallest(&flags, dir) + 2 * MEASURED_ANEW),
+            }
+            None
+        }
+    };
+    let run = dir.join("run");
+    let ended = plimsoll("train", &flags, &["--out", path(&run)], dir, cgroup.as_ref());
+    ended_well(&job, &ended)?;
+    let read = |file: &str| -> Value { serde_json::from_slice(&fs_err::read(run.join(file)).unwrap()).unwrap() };
+    for made in [format!("checkpoints/step-{STEPS}"), "model/model.safetensors".into(), "journal.jsonl".into()] {
+        claim(run.join(&made).exists(), || format!("job {}: there is no `{made}`", job.number))?;
+    }
+    Ok(Finished { plan: read("plan.json"), summary: read("summary.json"), seen: ended.seen, job })
+}
+
+fn ended_well(job: &Job, ended: &Ended) -> Result<(), String> {
+    claim(ended.code == Some(0), || format!("job {} exits with {:?}: {job:?}\n{}", job.number, ended.code, ended.talk))
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("temporary folders have plain names")
+}
+
+/// The choices of a plan, as flags, and a budget in which it is not cut again.
+fn hold(flags: &mut Flags, plan: &Value) {
+    let choice = |name: &str| &plan["choices"][name];
+    flags.set("--micro-batch", choice("micro_batch"));
+    flags.set("--recompute", choice("recompute"));
+    flags.set("--loss-chunk", choice("loss_chunk"));
+    flags.set("--loader-threads", choice("loader_threads"));
+    flags.set("--optimizer-in-backward", if choice("optimizer_in_backward") == true { "on" } else { "off" });
+    flags.set("--ram", number(plan, "/ram/peak") + MEASURED_ANEW);
+}
+
+/// What the smallest plan of a job needs.
+fn smallest(flags: &Flags, dir: &Path) -> u64 {
+    let mut flags = flags.clone();
+    flags.set("--ram", 1);
+    let refused = plimsoll("plan", &flags, &["--json"], dir, None);
+    assert_eq!(refused.code, Some(3), "{}", refused.talk);
+    number(&refused.json(), "/ram/peak")
+}
+
+#[test]
+fn no_run_uses_more_than_its_plan_and_no_plan_is_far_above_its_run() {
+    let mib = |bytes: u64| bytes as f64 / MIB as f64;
+    let mut most = (0.0f64, 0.0f64);
+    all_hold(finished().into_iter().map(|run| {
+        let (planned, peak) = (run.bytes("planned_ram_bytes"), run.bytes("peak_ram_bytes"));
+        let job = &run.job;
+        most = (most.0.max(mib(planned) - mib(peak)), most.1.max(peak as f64 / planned as f64));
+        println!("job {:>2}: planned {:>6.1} MiB, measured {:>6.1} MiB, {:+.1}", job.number, mib(planned), mib(peak), mib(planned) - mib(peak));
+        let parts = || format!("job {}: planned {:.2} MiB, measured {:.2} MiB; {:#}\n{job:?}", job.number, mib(planned), mib(peak), run.plan["ram"]);
+        claim(peak <= planned && planned <= peak * 105 / 100 + 16 * MIB, parts)?;
+        claim(planned == number(&run.plan, "/ram/peak"), || format!("job {}: summary and plan differ", job.number))?;
+        claim(planned <= number(&run.plan, "/ram/budget"), || format!("job {}: the plan is above its budget", job.number))?;
+        let evals = run.summary["evals"].as_array().map_or(0, Vec::len);
+        let expected = if job.eval { STEPS / EVERY + 1 } else { 0 };
+        claim(run.bytes("steps") == STEPS as u64 && evals == expected, || format!("job {}: {evals} evaluations", job.number))
+    }));
+    println!("at most {:.1} MiB above the run, at most {:.1} % of a plan used", most.0, most.1 * 100.0);
+}
+
+#[test]
+fn the_peak_in_the_summary_is_not_below_what_is_seen_from_outside() {
+    all_hold(finished().into_iter().map(|run| {
+        let (said, seen) = (run.bytes("peak_ram_bytes"), run.seen);
+        claim(seen.worker > 0 && seen.supervisor > 0, || format!("job {}: nothing was seen", run.job.number))?;
+        let planned = run.bytes("planned_ram_bytes");
+        claim(seen.sum() + seen.page_tables <= planned, || {
+            format!("job {}: {seen:?} with page tables is above the plan of {planned}", run.job.number)
+        })?;
+        claim(seen.sum() <= said + COUNTER_SLACK, || format!("job {}: said {said}, seen {seen:?}", run.job.number))
+    }));
+}
+
+#[test]
+fn engine_threads_allocate_nothing_in_a_step_after_the_first() {
+    all_hold(finished().into_iter().map(|run| {
+        let count = run.bytes("engine_allocations_after_first_step");
+        claim(count == 0, || format!("job {}: {count} allocations\n{:?}", run.job.number, run.job))
+    }));
+}
+
+#[test]
+fn the_loaders_heap_stays_below_its_line() {
+    all_hold(finished().into_iter().map(|run| {
+        let (peak, planned) = (run.bytes("loader_heap_peak_bytes"), run.bytes("loader_heap_planned_bytes"));
+        claim(0 < peak && peak <= planned, || format!("job {}: {peak} of {planned}\n{:?}", run.job.number, run.job))
+    }));
+}
+
+#[test]
+fn every_job_completes_in_a_cgroup_that_holds_exactly_its_plan() {
+    if let Err(reason) = Cgroup::limited_to(MIB) {
+        println!("skipped: a memory cgroup cannot be made here: {reason}");
+        return;
+    }
+    all_hold(finished().into_iter().map(|run| {
+        let again = train(run.job.clone(), Some(&run.plan))?;
+        let same = again.plan["choices"] == run.plan["choices"];
+        claim(same, || format!("job {}: {} became {}", run.job.number, run.plan["choices"], again.plan["choices"]))?;
+        let (loss, loss_again) = (&run.summary["final_loss"], &again.summary["final_loss"]);
+        claim(loss == loss_again, || format!("job {}: loss {loss} became {loss_again}", run.job.number))
+    }));
+}
+
+#[test]
+fn the_parts_of_a_plan_add_up_to_its_peak() {
+    all_hold(finished().into_iter().flat_map(|run| {
+        ["ram", "disk"].map(|resource| {
+            let parts = run.plan[resource]["parts"].as_array().expect("parts are a list");
+            let sum: u64 = parts.iter().map(|part| number(part, "/bytes")).sum();
+            let peak = number(&run.plan, &format!("/{resource}/peak"));
+            claim(sum == peak && sum > 0, || format!("job {}: {resource} {sum} of {peak}", run.job.number))
+        })
+    }));
+}
+
+#[test]
+fn a_budget_below_the_smallest_plan_is_refused_before_step_1_and_leaves_nothing() {
+    for number in [3, 17, 31] {
+        let job = Job::draw(number);
+        let _turn = turn();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        job.write(dir);
+        let mut flags = job.flags(dir, &job.model(dir));
+        let least = smallest(&flags, dir);
+        flags.set("--ram", least - MEASURED_ANEW);
+        let run = dir.join("run");
+        let refused = plimsoll("train", &flags, &["--out", path(&run)], dir, None);
+        assert_eq!(refused.code, Some(3), "{}", refused.talk);
+        assert!(!run.exists() && refused.talk.contains("too big"), "{}", refused.talk);
+        flags.set("--ram", least + MEASURED_ANEW);
+        let trained = plimsoll("train", &flags, &["--out", path(&run)], dir, None);
+        assert_eq!(trained.code, Some(0), "{}", trained.talk);
+        // One byte decides: whatever this planning measures, its verdict is that of its own numbers.
+        flags.set("--ram", least - 1);
+        let plan = plimsoll("plan", &flags, &["--json"], dir, None);
+        let (peak, budget) = (self::number(&plan.json(), "/ram/peak"), self::number(&plan.json(), "/ram/budget"));
+        assert_eq!(plan.code, Some(if peak > budget { 3 } else { 0 }), "{peak} of {budget}");
+    }
+}
+
+#[test]
+fn every_remedy_of_a_refused_plan_makes_it_fit() {
+    let mut kinds = std::collections::BTreeSet::new();
+    for number in 0..12 {
+        // The share of the smallest plan that is lent decides which remedies are enough.
+        let job = Job { eval: true, clip: number % 2 == 0, micro_batch: Some(1), recompute: Some("none"), ..Job::draw(number) };
+        let _turn = turn();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        job.write(dir);
+        let mut flags = job.flags(dir, &job.model(dir));
+        flags.set("--ram", smallest(&flags, dir) - MEASURED_ANEW);
+        let refused = plimsoll("plan", &flags, &["--json"], dir, None);
+        assert_eq!(refused.code, Some(3), "{}", refused.talk);
+        let plan = refused.json();
+        assert!(self::number(&plan, "/shortfall") > 0);
+        let remedies = plan["would_fit"].as_array().expect("a refused plan says what would fit");
+        assert!(!remedies.is_empty(), "{plan:#}");
+        for remedy in remedies {
+            let change = remedy["change"].as_str().expect("a change is a text");
+            kinds.insert(change.split(' ').take(2).collect::<Vec<_>>().join(" "));
+            let mut changed = flags.clone();
+            apply(change, &mut changed);
+            let plan = plimsoll("plan", &changed, &["--json"], dir, None);
+            assert_eq!(plan.code, Some(0), "`{change}` does not make job {number} fit: {}\n{}", plan.data, plan.talk);
+        }
+    }
+    println!("remedies tried: {kinds:?}");
+    assert!(kinds.len() >= 4, "only these were offered: {kinds:?}");
+}
+
+/// What a remedy says, as flags.
+fn apply(change: &str, flags: &mut Flags) {
+    let words: Vec<&str> = change.split(' ').collect();
+    match words.as_slice() {
+        ["a", "RAM", "budget", "of", amount, unit] => flags.set("--ram", format!("{amount}{unit}")),
+        ["no", "pinned", "choices"] => {
+            for pin in ["--micro-batch", "--recompute", "--loss-chunk", "--loader-threads", "--optimizer-in-backward"] {
+                flags.drop(pin);
+            }
+        }
+        ["optimizer", name, ..] => flags.set("--optimizer", name),
+        ["no", "clip_norm", ..] => flags.drop("--clip-norm"),
+        ["no", "evaluation", ..] => {
+            flags.drop("--eval");
+            flags.drop("--eval-every");
+        }
+        ["max_len", "source", source, "target", target, ..] => {
+            flags.set("--max-source", source.trim_end_matches(','));
+            flags.set("--max-target", target);
+        }
+        _ => panic!("a remedy that this test cannot try: `{change}`"),
+    }
+}
+
+#[test]
+fn one_byte_less_than_the_smallest_plan_does_not_fit_and_the_smallest_plan_does() {
+    let mut draw = Draw::new(7);
+    for number in 0..40 {
+        let job = pure::small(&mut draw);
+        let refused = choose(&job, &pure::terms(Bytes(1))).plan;
+        let least = refused.ram.peak;
+        assert_eq!((refused.verdict, refused.shortfall), (Verdict::TooBig, Some(Bytes(least.0 - 1))));
+        let fits = choose(&job, &pure::terms(least)).plan;
+        assert_eq!((fits.verdict, fits.ram.peak <= least), (Verdict::Fits, true), "job {number}: {job:?}");
+        let less = choose(&job, &pure::terms(Bytes(least.0 - 1))).plan;
+        assert_eq!(less.verdict, Verdict::TooBig, "job {number}: {} of {least}: {:?} {:?} {job:?}", less.ram.peak, less.choices, refused.choices);
+    }
+}
+
+/// `cargo test --release -p plimsoll --test contract -- --ignored --nocapture planning`
+#[test]
+#[ignore = "prints a time"]
+fn planning_t5_base_is_timed() {
+    let job = pure::t5_base();
+    for ram in [1, 2, 3, 4, 8, 16, 64] {
+        let start = std::time::Instant::now();
+        let plan = choose(&job, &pure::terms(Bytes::gib(ram))).plan;
+        let (time, c) = (start.elapsed(), &plan.choices);
+        println!("{ram:>2} GiB: {time:?}, {:?}, needs {}, {c:?}", plan.verdict, plan.ram.peak);
+    }
+}

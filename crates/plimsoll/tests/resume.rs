@@ -1,0 +1,245 @@
+//! A run that was stopped, by any means and at any step, and resumed ends as the run that was never stopped: the same
+//! losses, evaluations and weights, to the bit.
+
+mod support_run;
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::process::{Signal, kill_process};
+use support_run::trainer::{Trainer, any_of, last_step, records, resumed_from};
+use support_run::{Result, Workshop};
+
+/// 5 epochs of 60 rows are 38 steps. Dropout, shuffling, accumulation, evaluation and clipping are on, checkpoints come
+/// at other steps than evaluations.
+const STEPS: u64 = 38;
+const COURSE: &str = "effective_batch = 8\nepochs = 5\neval_every = 5\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
+                      schedule = { name = \"cosine\", warmup_steps = 4 }\n";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Optimizer {
+    AdamW,
+    Adafactor,
+}
+
+impl Optimizer {
+    fn job(self) -> String {
+        let table = match self {
+            Optimizer::AdamW => "{ name = \"adamw\", lr = 3e-3, weight_decay = 0.01 }",
+            Optimizer::Adafactor => "{ name = \"adafactor\", lr = 3e-3, beta1 = 0.9 }",
+        };
+        format!("{COURSE}optimizer = {table}\n[pin]\nmicro_batch = 2\n")
+    }
+
+    fn workshop(self) -> Workshop {
+        let workshop = Workshop::new();
+        workshop.job(&self.job());
+        workshop
+    }
+
+    /// The run that was never stopped.
+    fn reference(self) -> &'static Result {
+        static REFERENCES: [OnceLock<Result>; 2] = [const { OnceLock::new() }; 2];
+        REFERENCES[self as usize].get_or_init(|| {
+            let workshop = self.workshop();
+            Trainer::train(&workshop, "run").end().must(0, &["done: 38 steps"]);
+            let result = Result::of(&workshop.path("run"));
+            assert_eq!(result.losses.len() as u64, STEPS);
+            assert!(resumed_from(&workshop.path("run")).is_empty());
+            result
+        })
+    }
+}
+
+/// Resumes the run to its end and holds it against the one that was never stopped.
+#[track_caller]
+fn finish(workshop: &Workshop, optimizer: Optimizer, told: &str) {
+    Trainer::resume(workshop, "run").end().must(0, &["done: 38 steps"]);
+    Result::of(&workshop.path("run")).must_equal(optimizer.reference(), &format!("{optimizer:?}, {told}"));
+}
+
+/// The checkpoint folder with the highest step.
+fn newest(run: &Path) -> PathBuf {
+    let step = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse::<u64>().ok();
+    let folders = fs_err::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    folders.max_by_key(step).expect("there are checkpoints")
+}
+
+fn flip_a_byte(path: &Path) {
+    let mut bytes = fs_err::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    fs_err::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_run_that_was_stopped_twice_by_signals_repeats_the_losses_exactly() {
+    for optimizer in [Optimizer::AdamW, Optimizer::Adafactor] {
+        let workshop = optimizer.workshop();
+        let run = workshop.path("run");
+        let (first, second) = (any_of(1..=14), any_of(18..=30));
+
+        let mut trainer = Trainer::train(&workshop, "run");
+        trainer.wait_for_step(first).signal(Signal::INT);
+        trainer.end().must(4, &["stopped after step", "of 38, saved", "go on: plimsoll resume run"]);
+        let stopped_at = last_step(&run);
+
+        let mut trainer = Trainer::resume(&workshop, "run");
+        trainer.wait_for_step(second).signal(Signal::TERM);
+        trainer.end().must(4, &["going on after step", "stopped after step", "go on: plimsoll resume run"]);
+
+        finish(&workshop, optimizer, &format!("stopped at {first} and {second}"));
+        // Nothing that was done before a stop is done again.
+        assert_eq!(resumed_from(&run)[0], stopped_at);
+    }
+}
+
+#[test]
+fn a_worker_that_was_killed_costs_only_the_steps_since_its_last_checkpoint() {
+    for optimizer in [Optimizer::AdamW, Optimizer::Adafactor] {
+        let workshop = optimizer.workshop();
+        let step = any_of(1..=30);
+        let mut trainer = Trainer::train(&workshop, "run");
+        kill_process(trainer.wait_for_step(step).worker(), Signal::KILL).unwrap();
+        trainer.end().must(1, &["error: the worker was killed by signal 9", "hint: ", "plimsoll resume run"]);
+        finish(&workshop, optimizer, &format!("worker killed at {step}"));
+        let run = workshop.path("run");
+        assert!(resumed_from(&run).iter().all(|from| from % 3 == 0), "{:?}", resumed_from(&run));
+    }
+}
+
+#[test]
+fn supervisor_and_worker_that_were_both_killed_cost_no_more() {
+    let optimizer = Optimizer::AdamW;
+    let workshop = optimizer.workshop();
+    let step = any_of(1..=30);
+    let mut trainer = Trainer::train(&workshop, "run");
+    let worker = trainer.wait_for_step(step).worker();
+    // Halted first, so that the worker cannot save when it sees its supervisor go.
+    kill_process(worker, Signal::STOP).unwrap();
+    trainer.signal(Signal::KILL);
+    kill_process(worker, Signal::KILL).unwrap();
+    assert_eq!(trainer.end().code, None);
+    finish(&workshop, optimizer, &format!("both killed at {step}"));
+}
+
+#[test]
+fn a_worker_whose_supervisor_was_killed_saves_and_a_hasty_resume_waits_for_it() {
+    let optimizer = Optimizer::Adafactor;
+    let workshop = optimizer.workshop();
+    let step = any_of(1..=30);
+    let mut trainer = Trainer::train(&workshop, "run");
+    trainer.wait_for_step(step).signal(Signal::KILL);
+    assert_eq!(trainer.end().code, None);
+    finish(&workshop, optimizer, &format!("supervisor killed at {step}"));
+    let run = workshop.path("run");
+    let stopped = |record: &plimsoll_watch::Record| matches!(record.event, plimsoll_watch::Event::Stopped { .. });
+    assert!(records(&run).iter().any(stopped), "the worker says that it stopped");
+}
+
+#[test]
+fn a_second_stop_kills_at_once_and_the_run_can_be_resumed_all_the_same() {
+    let optimizer = Optimizer::Adafactor;
+    let workshop = optimizer.workshop();
+    let mut trainer = Trainer::train(&workshop, "run");
+    let worker = trainer.wait_for_step(any_of(4..=20)).worker();
+    // Halted, the worker cannot follow the first request: only the second can end it.
+    kill_process(worker, Signal::STOP).unwrap();
+    trainer.signal(Signal::INT).signal(Signal::TERM);
+    trainer.end().must(4, &["stopped at once (signal 9)", "go on: plimsoll resume run"]);
+    finish(&workshop, optimizer, "killed by the second stop");
+}
+
+#[test]
+fn a_run_that_was_stopped_before_its_first_step_starts_when_it_is_resumed() {
+    let optimizer = Optimizer::AdamW;
+    // While the supervisor starts the worker, and while the worker plans or has just planned.
+    let moments: [fn(&Path) -> bool; 2] = [
+        |run| fs_err::read(run.join(".lock")).is_ok_and(|pid| !pid.is_empty()),
+        |run| run.join("plan.json").exists(),
+    ];
+    for seen in moments {
+        let workshop = optimizer.workshop();
+        let mut trainer = Trainer::train(&workshop, "run");
+        trainer.wait_for(seen).signal(Signal::INT);
+        trainer.end().must(4, &["stopped", "go on: plimsoll resume run"]);
+        finish(&workshop, optimizer, "stopped at the start");
+    }
+}
+
+#[test]
+fn a_broken_checkpoint_is_passed_over_for_the_one_before() {
+    let optimizer = Optimizer::AdamW;
+    let workshop = optimizer.workshop();
+    let run = workshop.path("run");
+    let mut trainer = Trainer::train(&workshop, "run");
+    trainer.wait_for_step(any_of(10..=20)).signal(Signal::INT);
+    trainer.end().must(4, &[]);
+    let broken = newest(&run);
+    flip_a_byte(&broken.join("weights.safetensors"));
+    let name = broken.file_name().unwrap().to_str().unwrap().to_string();
+    let passed_over = format!("the checkpoint of step {} is not whole and is passed over", &name["step-".len()..]);
+    let said = Trainer::resume(&workshop, "run").end();
+    said.must(0, &[&passed_over, "weights.safetensors`: expected checksum", "going on after step"]);
+    Result::of(&run).must_equal(optimizer.reference(), "newest checkpoint broken");
+}
+
+#[test]
+fn where_every_checkpoint_is_broken_the_run_begins_again_and_says_so() {
+    let optimizer = Optimizer::Adafactor;
+    let workshop = optimizer.workshop();
+    let run = workshop.path("run");
+    let mut trainer = Trainer::train(&workshop, "run");
+    trainer.wait_for_step(8).signal(Signal::INT);
+    trainer.end().must(4, &[]);
+    for entry in fs_err::read_dir(run.join("checkpoints")).unwrap() {
+        fs_err::remove_file(entry.unwrap().path().join("optimizer.safetensors")).unwrap();
+    }
+    let said = Trainer::resume(&workshop, "run").end();
+    said.must(0, &["is passed over", "optimizer.safetensors` is not there", "no checkpoint is whole: beginning again"]);
+    Result::of(&run).must_equal(optimizer.reference(), "every checkpoint broken");
+}
+
+#[test]
+fn a_finished_run_is_said_to_be_finished_and_left_as_it_is() {
+    let workshop = Optimizer::AdamW.workshop();
+    Trainer::train(&workshop, "run").end().must(0, &[]);
+    let before = workshop.tree();
+    workshop.plimsoll(&["resume", "run"]).must(0, &["`run` is finished: 38 steps, loss ", "model: run/model"]);
+    assert!(workshop.tree() == before, "a finished run was written to");
+
+    // Killed between the last checkpoint and the model: the model is written, and no step is taken again.
+    for name in ["summary.json", "model/config.json"] {
+        fs_err::remove_file(workshop.path("run").join(name)).unwrap();
+    }
+    finish(&workshop, Optimizer::AdamW, "killed before the model was written");
+    let steps = records(&workshop.path("run")).iter().filter(|r| matches!(r.event, plimsoll_watch::Event::Step { .. })).count();
+    assert_eq!(steps as u64, STEPS);
+}
+
+#[test]
+fn what_is_not_a_run_cannot_be_resumed() {
+    let workshop = Optimizer::AdamW.workshop();
+    let before = workshop.tree();
+    workshop.plimsoll(&["resume", "nowhere"]).must(2, &["error: `nowhere` does not exist"]);
+    workshop.plimsoll(&["resume", "job.toml"]).must(2, &["error: `job.toml` is not a folder"]);
+    workshop.plimsoll(&["resume", "model"]).must(2, &["error: `model` is not a run: it has no plan.json"]);
+    workshop.plimsoll(&["resume", "."]).must(2, &["error: `.` is not a run", "hint: start a run: plimsoll train ./job.toml"]);
+    assert!(workshop.tree() == before, "something was written");
+}
+
+#[test]
+fn a_run_that_is_being_trained_is_not_resumed_beside_itself() {
+    let optimizer = Optimizer::Adafactor;
+    let workshop = optimizer.workshop();
+    let mut trainer = Trainer::train(&workshop, "run");
+    let worker = trainer.wait_for_step(2).worker();
+    // Halted, so that it is still there, whatever the machine does meanwhile.
+    kill_process(worker, Signal::STOP).unwrap();
+    let refused = workshop.plimsoll(&["resume", "run"]);
+    kill_process(worker, Signal::CONT).unwrap();
+    let holder = format!("error: `run` is in use by process {}", trainer.id());
+    refused.must(2, &[&holder, "hint: one process trains a run"]);
+    trainer.end().must(0, &["done: 38 steps"]);
+    Result::of(&workshop.path("run")).must_equal(optimizer.reference(), "undisturbed by the second");
+}

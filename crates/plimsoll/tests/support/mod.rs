@@ -1,0 +1,8 @@
+//! What the contract is tested with: random jobs, the real binary, eyes outside of it, and a cgroup around it.
+
+pub mod cgroup;
+pub mod draw;
+pub mod files;
+pub mod job;
+pub mod pure;
+pub mod run;

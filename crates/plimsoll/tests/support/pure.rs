@@ -1,0 +1,90 @@
+//! Planning without a program: jobs and terms as values.
+
+use plimsoll_machine::Bytes;
+use plimsoll_plan::choose::{Pins, Terms};
+use plimsoll_plan::cost::Rates;
+use plimsoll_plan::footprint::Overheads;
+use plimsoll_plan::program::{EvalJob, Job};
+use plimsoll_plan::spec::{FeedForward, T5Spec};
+use plimsoll_plan::tiles::Simd;
+use plimsoll_plan::train::OptimizerSpec;
+
+use super::draw::Draw;
+
+/// T5-base at an effective batch of 64, 512 + 512 tokens, with evaluation.
+pub fn t5_base() -> Job {
+    let spec = T5Spec {
+        vocab: 32128,
+        d_model: 768,
+        d_kv: 64,
+        d_ff: 3072,
+        encoder_layers: 12,
+        decoder_layers: 12,
+        heads: 12,
+        buckets: 32,
+        max_distance: 128,
+        dropout: 0.1,
+        norm_eps: 1e-6,
+        feed_forward: FeedForward::Relu,
+        tied: true,
+        scale_head: true,
+        pad_id: 0,
+        eos_id: 1,
+        start_id: 0,
+    };
+    Job {
+        spec,
+        source_len: 512,
+        target_len: 512,
+        effective_batch: 64,
+        optimizer: OptimizerSpec::adafactor(1e-3),
+        clip: false,
+        eval: Some(EvalJob { beams: 1, max_new: 512 }),
+        threads: 2,
+        simd: Simd::Avx512,
+    }
+}
+
+/// A small job with every choice free.
+pub fn small(draw: &mut Draw) -> Job {
+    let mut job = t5_base();
+    job.spec.vocab = draw.within(100..=4000);
+    job.spec.d_model = 8 * draw.within(4..=32);
+    job.spec.d_ff = 8 * draw.within(4..=128);
+    job.spec.heads = draw.within(1..=4);
+    job.spec.encoder_layers = draw.within(1..=4);
+    job.spec.decoder_layers = draw.within(1..=4);
+    job.spec.tied = draw.once_in(2);
+    (job.source_len, job.target_len) = (draw.within(8..=256), draw.within(8..=256));
+    job.effective_batch = draw.within(1..=16);
+    job.clip = draw.once_in(2);
+    let adamw = draw.once_in(2);
+    job.optimizer = if adamw { OptimizerSpec::adamw(1e-3) } else { OptimizerSpec::adafactor(1e-3) };
+    job.eval = draw.once_in(2).then_some(EvalJob { beams: 1, max_new: job.target_len });
+    job
+}
+
+fn loader(samples: usize, threads: usize) -> Bytes {
+    Bytes::kib(16 * samples as u64 + 300 * threads as u64)
+}
+
+/// Terms with a budget, as a machine like the development machine would give them.
+pub fn terms(ram: Bytes) -> Terms<'static> {
+    Terms {
+        ram,
+        disk: Bytes::gib(100),
+        keep: 3,
+        overheads: Overheads {
+            program: Bytes::mib(12),
+            tokenizer: Bytes::mib(5),
+            startup_peak: Bytes::mib(20),
+            supervisor: Bytes::mib(6),
+            checkpoint_writer: Bytes::mib(1),
+            evaluation: Bytes::mib(1),
+            stack: Bytes::kib(96),
+        },
+        rates: Rates { flops: 2e11, bandwidth: 2e10 },
+        pins: Pins::default(),
+        loader: &loader,
+    }
+}

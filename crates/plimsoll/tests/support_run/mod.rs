@@ -1,0 +1,188 @@
+//! Real runs of the real binary, made small: a workshop with a model, a tokenizer and data, and runs in it.
+//!
+//! Invariant: a workshop is a temporary folder of its own, and everything that a test starts works inside it. What a
+//! run does is learnt from its folder and its exit code, never from the clock.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+pub mod trainer;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use plimsoll_model::{Existing, ModelFolder, TensorView, init, save_model};
+use plimsoll_plan::spec::t5_params;
+use plimsoll_watch::Summary;
+
+/// A T5 of 40,000 weights, with the tokenizer of the chat example.
+const CONFIG: &str = r#"{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": 184,
+"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4,
+"relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "dropout_rate": 0.1,
+"layer_norm_epsilon": 1e-06, "initializer_factor": 1.0, "feed_forward_proj": "relu", "is_encoder_decoder": true,
+"tie_word_embeddings": true, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}"#;
+
+/// Rows of the training data: with an effective batch of 8 no epoch ends where a batch does.
+pub const ROWS: usize = 60;
+
+/// A folder with `model/` (config and tokenizer), `train.jsonl` and `eval.jsonl`.
+pub struct Workshop {
+    dir: tempfile::TempDir,
+}
+
+impl Workshop {
+    pub fn new() -> Workshop {
+        let workshop = Workshop { dir: tempfile::tempdir().unwrap() };
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/chat");
+        fs_err::create_dir(workshop.path("model")).unwrap();
+        fs_err::write(workshop.path("model/config.json"), CONFIG).unwrap();
+        fs_err::copy(example.join("model/tokenizer.json"), workshop.path("model/tokenizer.json")).unwrap();
+        for (file, rows) in [("train.jsonl", ROWS), ("eval.jsonl", 10)] {
+            let text = fs_err::read_to_string(example.join("data").join(file)).unwrap();
+            let few: String = text.lines().take(rows).map(|line| format!("{line}\n")).collect();
+            fs_err::write(workshop.path(file), few).unwrap();
+        }
+        workshop
+    }
+
+    /// A path inside.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes `job.toml`: random weights, the data here, and `rest` below its `[train]`.
+    pub fn job(&self, rest: &str) {
+        let head = "[model]\npath = \"model\"\ninit = \"random\"\n[data]\ntrain = [\"train.jsonl\"]\neval = \"eval.jsonl\"\n";
+        fs_err::write(self.path("job.toml"), format!("{head}[train]\nthreads = 2\n{rest}\n[budget]\nram = \"256MiB\"\n")).unwrap();
+    }
+
+    /// Gives the model weights: a folder `weighted/` beside `model/`.
+    pub fn weighted(&self) -> PathBuf {
+        let (from, to) = (self.path("model"), self.path("weighted"));
+        let folder = ModelFolder::open(&from).unwrap();
+        let params = t5_params(folder.spec());
+        let drawn = |param| {
+            let mut data = vec![0.0; plimsoll_plan::spec::Param::elements(param)];
+            init::fill_random_part(param, folder.init_factor(), 7, 0, &mut data);
+            data
+        };
+        let data: Vec<Vec<f32>> = params.iter().map(drawn).collect();
+        let view = |(p, data): (_, _)| view(p, data);
+        let views: Vec<TensorView> = params.iter().zip(&data).map(view).collect();
+        save_model(&to, folder.config(), folder.spec(), &views, &from, Existing::Refuse).unwrap();
+        to
+    }
+
+    /// Runs the program to its end, with `input` on its standard input.
+    pub fn plimsoll_with(&self, args: &[&str], input: &str) -> Said {
+        fs_err::write(self.path(".input"), input).unwrap();
+        let stdin = fs_err::File::open(self.path(".input")).unwrap().into_parts().0;
+        fs_err::remove_file(self.path(".input")).unwrap();
+        let mut command = self.command(args);
+        Said::of(command.stdin(stdin).output().expect("plimsoll runs"))
+    }
+
+    /// Runs the program to its end.
+    pub fn plimsoll(&self, args: &[&str]) -> Said {
+        self.plimsoll_with(args, "")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Every file and folder, with its content.
+    pub fn tree(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut tree = BTreeMap::new();
+        let mut folders = vec![self.dir.path().to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs_err::read_dir(&folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path.clone());
+                    tree.insert(path, Vec::new());
+                } else {
+                    let content = fs_err::read(&path).unwrap();
+                    tree.insert(path, content);
+                }
+            }
+        }
+        tree
+    }
+}
+
+fn view<'a>(param: &'a plimsoll_plan::spec::Param, data: &'a [f32]) -> TensorView<'a> {
+    TensorView { name: &param.name, shape: &param.shape, data }
+}
+
+/// What the program said and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Said {
+    fn of(output: Output) -> Said {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Said { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// The exit code, and words that stderr must hold.
+    #[track_caller]
+    pub fn must(&self, code: i32, words: &[&str]) -> &Said {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        for word in words {
+            assert!(self.stderr.contains(word), "`{word}` is not in: {}", self.stderr);
+        }
+        self
+    }
+}
+
+/// Everything of a finished run that a resume must not change, to the bit.
+#[derive(Debug, PartialEq)]
+pub struct Result {
+    pub losses: Vec<(u64, u64)>,
+    /// Step, loss, BLEU-4, share of right answers.
+    pub evals: Vec<(u64, [u64; 3])>,
+    pub weights: Vec<u8>,
+}
+
+impl Result {
+    pub fn of(run: &Path) -> Result {
+        let losses = plimsoll_watch::losses(&run.join("journal.jsonl")).unwrap();
+        let summary = fs_err::read_to_string(run.join("summary.json")).unwrap();
+        let evals = Summary::from_json(&summary).unwrap().evals;
+        let bits = |x: Option<f64>| x.unwrap_or(f64::NAN).to_bits();
+        Result {
+            losses: losses.into_iter().map(|(step, loss)| (step, loss.to_bits())).collect(),
+            evals: evals.iter().map(|e| (e.step, [e.loss.to_bits(), bits(e.bleu), bits(e.exact)])).collect(),
+            weights: fs_err::read(run.join("model/model.safetensors")).unwrap(),
+        }
+    }
+
+    /// Says where two results part, instead of printing both.
+    #[track_caller]
+    pub fn must_equal(&self, other: &Result, told: &str) {
+        assert_eq!(self.losses.len(), other.losses.len(), "{told}: number of steps");
+        for (a, b) in self.losses.iter().zip(&other.losses) {
+            assert_eq!(a, b, "{told}: the losses part at step {}: {} and {}", a.0, f64::from_bits(a.1), f64::from_bits(b.1));
+        }
+        assert_eq!(self.evals, other.evals, "{told}: evaluations");
+        assert!(self.weights == other.weights, "{told}: the weights differ");
+    }
+}
+
+/// The Python with transformers, or why there is none.
+pub fn python() -> std::result::Result<PathBuf, String> {
+    let path = match std::env::var_os("PLIMSOLL_PYTHON") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python"),
+    };
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(format!("no Python at `{}`; scripts/test makes one", path.display())),
+    }
+}
