@@ -19,14 +19,14 @@ pub(crate) struct Step {
 }
 
 /// Updates a parameter; `state` yields its state tensors in the optimizer's order.
-pub(crate) fn update<'a>(
+pub(crate) fn update(
     cores: Cores,
     optimizer: &OptimizerSpec,
     step: Step,
     weight: &mut [f32],
     grad: &[f32],
     matrix: bool,
-    state: &mut dyn Iterator<Item = &'a mut [f32]>,
+    state: &mut dyn Iterator<Item = &mut [f32]>,
     workspace: &mut [f32],
 ) {
     let mut next = || state.next().expect("the plan declared this state");

@@ -34,9 +34,11 @@ impl Dropper {
 
     /// The factors of 64 columns, 0 or `scale` each: block `block` of row `row`, whose rows are `width` columns long.
     #[inline(always)]
-    pub fn block(&self, sample: u32, row: u32, width: usize, block: usize) -> [f32; BLOCK] {
-        let counter = (row * blocks(width) as u32 + block as u32) * LANES as u32;
-        let words = philox(self.seed, counter, sample, self.place, self.update);
+    pub fn block(&self, sample: u32, row: u64, width: usize, block: usize) -> [f32; BLOCK] {
+        let counter = (row * blocks(width) as u64 + block as u64) * LANES as u64;
+        // Places are small numbers, so what a very long attention row needs beyond 32 bits goes above them.
+        let place = self.place ^ ((counter >> 32) as u32) << 20;
+        let words = philox(self.seed, counter as u32, sample, place, self.update);
         let mut factors = [0.0f32; BLOCK];
         for w in 0..4 {
             for i in 0..LANES {
@@ -48,7 +50,7 @@ impl Dropper {
 
     /// Calls `f(first column, factors)` for each block of a row.
     #[inline(always)]
-    pub fn row(&self, sample: u32, row: u32, width: usize, mut f: impl FnMut(usize, &[f32; BLOCK])) {
+    pub fn row(&self, sample: u32, row: u64, width: usize, mut f: impl FnMut(usize, &[f32; BLOCK])) {
         for block in 0..blocks(width) {
             f(block * BLOCK, &self.block(sample, row, width, block));
         }
@@ -56,7 +58,7 @@ impl Dropper {
 
     /// Multiplies a row by its factors.
     #[inline(always)]
-    pub fn apply(&self, sample: u32, row: u32, values: &mut [f32]) {
+    pub fn apply(&self, sample: u32, row: u64, values: &mut [f32]) {
         let width = values.len();
         for (block, values) in values.chunks_mut(BLOCK).enumerate() {
             let factors = self.block(sample, row, width, block);

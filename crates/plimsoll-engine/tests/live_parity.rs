@@ -238,11 +238,11 @@ fn live() -> Result<&'static Computed, &'static String> {
         command.args(["-c", MANY]).arg(folder.join("live.py")).arg(folder).env("HF_HUB_OFFLINE", "1");
         let out = command.stdin(fs_err::File::open(stdin).unwrap().into_parts().0).output().unwrap();
         assert!(out.status.success(), "live.py: {}", String::from_utf8_lossy(&out.stderr));
-        Ok(cases
-            .into_iter()
-            .map(|case| (tensors(&case.folder().join("out.safetensors")), case))
-            .map(|(t, c)| (c, t))
-            .collect())
+        let computed = cases.into_iter().map(|case| {
+            let tensors = tensors(&case.folder().join("out.safetensors"));
+            (case, tensors)
+        });
+        Ok(computed.collect())
     });
     computed.as_ref()
 }

@@ -155,7 +155,7 @@ impl Search<'_> {
         let batch = self.job.effective_batch;
         let micro: Vec<usize> = match pins.micro_batch {
             Some(n) => vec![n],
-            None => (1..=batch).rev().filter(|n| batch % n == 0).collect(),
+            None => (1..=batch).rev().filter(|n| batch.is_multiple_of(*n)).collect(),
         };
         let mut frames = Vec::new();
         for micro_batch in micro {

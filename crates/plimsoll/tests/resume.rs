@@ -10,10 +10,10 @@ use rustix::process::{Signal, kill_process};
 use support_run::trainer::{Trainer, any_of, last_step, records, resumed_from};
 use support_run::{Result, Workshop};
 
-/// 5 epochs of 60 rows are 38 steps. Dropout, shuffling, accumulation, evaluation and clipping are on, checkpoints come
+/// 8 epochs of 60 rows are 60 steps. Dropout, shuffling, accumulation, evaluation and clipping are on, checkpoints come
 /// at other steps than evaluations.
-const STEPS: u64 = 38;
-const COURSE: &str = "effective_batch = 8\nepochs = 5\neval_every = 5\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
+const STEPS: u64 = 60;
+const COURSE: &str = "effective_batch = 8\nepochs = 8\neval_every = 5\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
                       schedule = { name = \"cosine\", warmup_steps = 4 }\n";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ impl Optimizer {
         static REFERENCES: [OnceLock<Result>; 2] = [const { OnceLock::new() }; 2];
         REFERENCES[self as usize].get_or_init(|| {
             let workshop = self.workshop();
-            Trainer::train(&workshop, "run").end().must(0, &["done: 38 steps"]);
+            Trainer::train(&workshop, "run").end().must(0, &["done: 60 steps"]);
             let result = Result::of(&workshop.path("run"));
             assert_eq!(result.losses.len() as u64, STEPS);
             assert!(resumed_from(&workshop.path("run")).is_empty());
@@ -54,7 +54,7 @@ impl Optimizer {
 /// Resumes the run to its end and holds it against the one that was never stopped.
 #[track_caller]
 fn finish(workshop: &Workshop, optimizer: Optimizer, told: &str) {
-    Trainer::resume(workshop, "run").end().must(0, &["done: 38 steps"]);
+    Trainer::resume(workshop, "run").end().must(0, &["done: 60 steps"]);
     Result::of(&workshop.path("run")).must_equal(optimizer.reference(), &format!("{optimizer:?}, {told}"));
 }
 
@@ -77,11 +77,11 @@ fn a_run_that_was_stopped_twice_by_signals_repeats_the_losses_exactly() {
     for optimizer in [Optimizer::AdamW, Optimizer::Adafactor] {
         let workshop = optimizer.workshop();
         let run = workshop.path("run");
-        let (first, second) = (any_of(1..=14), any_of(18..=30));
+        let (first, second) = (any_of(1..=14), any_of(20..=32));
 
         let mut trainer = Trainer::train(&workshop, "run");
         trainer.wait_for_step(first).signal(Signal::INT);
-        trainer.end().must(4, &["stopped after step", "of 38, saved", "go on: plimsoll resume run"]);
+        trainer.end().must(4, &["stopped after step", "of 60, saved", "go on: plimsoll resume run"]);
         let stopped_at = last_step(&run);
 
         let mut trainer = Trainer::resume(&workshop, "run");
@@ -98,7 +98,7 @@ fn a_run_that_was_stopped_twice_by_signals_repeats_the_losses_exactly() {
 fn a_worker_that_was_killed_costs_only_the_steps_since_its_last_checkpoint() {
     for optimizer in [Optimizer::AdamW, Optimizer::Adafactor] {
         let workshop = optimizer.workshop();
-        let step = any_of(1..=30);
+        let step = any_of(1..=32);
         let mut trainer = Trainer::train(&workshop, "run");
         kill_process(trainer.wait_for_step(step).worker(), Signal::KILL).unwrap();
         trainer.end().must(1, &["error: the worker was killed by signal 9", "hint: ", "plimsoll resume run"]);
@@ -112,7 +112,7 @@ fn a_worker_that_was_killed_costs_only_the_steps_since_its_last_checkpoint() {
 fn supervisor_and_worker_that_were_both_killed_cost_no_more() {
     let optimizer = Optimizer::AdamW;
     let workshop = optimizer.workshop();
-    let step = any_of(1..=30);
+    let step = any_of(1..=32);
     let mut trainer = Trainer::train(&workshop, "run");
     let worker = trainer.wait_for_step(step).worker();
     // Halted first, so that the worker cannot save when it sees its supervisor go.
@@ -127,7 +127,7 @@ fn supervisor_and_worker_that_were_both_killed_cost_no_more() {
 fn a_worker_whose_supervisor_was_killed_saves_and_a_hasty_resume_waits_for_it() {
     let optimizer = Optimizer::Adafactor;
     let workshop = optimizer.workshop();
-    let step = any_of(1..=30);
+    let step = any_of(1..=32);
     let mut trainer = Trainer::train(&workshop, "run");
     trainer.wait_for_step(step).signal(Signal::KILL);
     assert_eq!(trainer.end().code, None);
@@ -205,7 +205,7 @@ fn a_finished_run_is_said_to_be_finished_and_left_as_it_is() {
     let workshop = Optimizer::AdamW.workshop();
     Trainer::train(&workshop, "run").end().must(0, &[]);
     let before = workshop.tree();
-    workshop.plimsoll(&["resume", "run"]).must(0, &["`run` is finished: 38 steps, loss ", "model: run/model"]);
+    workshop.plimsoll(&["resume", "run"]).must(0, &["`run` is finished: 60 steps, loss ", "model: run/model"]);
     assert!(workshop.tree() == before, "a finished run was written to");
 
     // Killed between the last checkpoint and the model: the model is written, and no step is taken again.
@@ -240,6 +240,6 @@ fn a_run_that_is_being_trained_is_not_resumed_beside_itself() {
     kill_process(worker, Signal::CONT).unwrap();
     let holder = format!("error: `run` is in use by process {}", trainer.id());
     refused.must(2, &[&holder, "hint: one process trains a run"]);
-    trainer.end().must(0, &["done: 38 steps"]);
+    trainer.end().must(0, &["done: 60 steps"]);
     Result::of(&workshop.path("run")).must_equal(optimizer.reference(), "undisturbed by the second");
 }

@@ -9,7 +9,7 @@ use plimsoll_plan::tiles::Tiles;
 use super::Cores;
 use super::matmul::{Matrix, Output, matmul_packed, pack};
 use crate::math::exp;
-use crate::philox::{BLOCK, Dropper, blocks};
+use crate::philox::{BLOCK, Dropper};
 use crate::pool::{Shared, tasks, worker};
 use crate::simd::{LANES, fold, leveled};
 
@@ -72,8 +72,8 @@ pub(super) fn take<'a>(rest: &mut &'a mut [f32], words: usize) -> &'a mut [f32] 
 
 /// Row of the dropout generator for one query row of one head.
 #[inline(always)]
-pub(super) fn drop_row(shape: &AttentionShape, head: usize, query: usize) -> u32 {
-    (head * shape.max_queries + query) as u32
+pub(super) fn drop_row(shape: &AttentionShape, head: usize, query: usize) -> u64 {
+    (head * shape.max_queries + query) as u64
 }
 
 /// Keys that a tile of query rows sees.
@@ -98,7 +98,6 @@ pub fn attention_forward(
     let tiles = Tiles::of(cores.simd);
     let scratch = shape.forward_words(&tiles);
     assert!(workspace.len() >= cores.threads * scratch, "workspace is what the plan says");
-    debug_assert!(shape.heads * shape.max_queries * blocks(shape.max_keys) < (u32::MAX / LANES as u32) as usize);
     let rows = samples.queries[samples.count()] as usize;
     assert!(out.len() >= rows * shape.heads * shape.d_kv && lse.len() >= rows * shape.heads, "every row has its place");
     let (space, lse) = (Shared(workspace.as_mut_ptr()), Shared(lse.as_mut_ptr()));
@@ -205,7 +204,7 @@ pub(super) fn max(values: &[f32]) -> f32 {
 }
 
 leveled! {
-    fn drop_scores(dropper: &Dropper, sample: u32, row: u32, width: usize, scores: &mut [f32]) {
+    fn drop_scores(dropper: &Dropper, sample: u32, row: u64, width: usize, scores: &mut [f32]) {
         for (block, scores) in scores.chunks_mut(BLOCK).enumerate() {
             let factors = dropper.block(sample, row, width, block);
             scores.iter_mut().zip(&factors).for_each(|(s, f)| *s *= f);

@@ -1,6 +1,6 @@
 //! The gradient of attention, with the scores of one tile of query rows at a time.
 //!
-//! With P the probabilities and D[row] = dout . out: dV = drop(P)^T dout, dP = drop(dout V^T), dS = P (dP - D),
+//! With P the probabilities and D = dout . out of each row: dV = drop(P)^T dout, dP = drop(dout V^T), dS = P (dP - D),
 //! dQ = dS K, dK = dS^T Q, and the bias gathers dS along its diagonals (Dao et al., FlashAttention, 2022).
 
 use plimsoll_plan::op::AttentionShape;
@@ -235,7 +235,7 @@ leveled! {
 }
 
 leveled! {
-    fn scores_backward(rows: Scores, visible: usize, bias: Option<&[f32]>, lse: f32, dot: f32, drop: Option<(&Dropper, u32, u32, usize)>) {
+    fn scores_backward(rows: Scores, visible: usize, bias: Option<&[f32]>, lse: f32, dot: f32, drop: Option<(&Dropper, u32, u64, usize)>) {
         let Scores { p, dropped, ds } = rows;
         if let Some(bias) = bias {
             p.iter_mut().zip(bias).for_each(|(p, b)| *p += b);

@@ -12,7 +12,7 @@ use gemm_f32::microkernel::{avx512f, fma, scalar};
 use plimsoll_plan::tiles::{STRIPS, Simd, Tiles, matmul_workspace};
 
 use crate::pool::{Shared, tasks, worker};
-use crate::simd::leveled;
+use crate::simd::{LANES, fold, leveled};
 
 /// A matrix to read: element (i, j) is at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +108,11 @@ pub unsafe fn matmul(
     if m == 0 || n == 0 {
         return;
     }
+    if m <= FEW_ROWS && a.col_stride == 1 && b.row_stride == 1 {
+        // SAFETY: by the caller's promise.
+        unsafe { few_rows(simd, m, n, k, a, b, c) };
+        return;
+    }
     let kernels = Kernels::of(simd);
     let tiles = kernels.tiles;
     assert!(workspace.len() >= matmul_workspace(&tiles, threads, n, k), "workspace is what the plan says");
@@ -141,6 +146,58 @@ pub unsafe fn matmul(
                 unsafe { tile_block(&kernels, a, rows, packed.first(), panel_range, col, cols, out, strip) };
             });
         }
+    }
+}
+
+/// Rows up to which packing B costs more than reading it once per row: a decoding step has one row per hypothesis.
+const FEW_ROWS: usize = 16;
+/// Columns of one task of such a product.
+const FEW_ROWS_COLUMNS: usize = 64;
+
+/// A product of few rows with a B whose depth is contiguous: dot products, four rows at a time.
+///
+/// # Safety
+/// As for `matmul`.
+unsafe fn few_rows(simd: Simd, m: usize, n: usize, k: usize, a: Matrix, b: Matrix, c: Output) {
+    // SAFETY: row i of A and column j of B are `k` contiguous elements.
+    let row = |i: usize| unsafe { std::slice::from_raw_parts({ a }.data.add(i * a.row_stride), k) };
+    // SAFETY: as above.
+    let column = |j: usize| unsafe { std::slice::from_raw_parts({ b }.data.add(j * b.col_stride), k) };
+    tasks(n.div_ceil(FEW_ROWS_COLUMNS), |task| {
+        for j in task * FEW_ROWS_COLUMNS..((task + 1) * FEW_ROWS_COLUMNS).min(n) {
+            for first in (0..m).step_by(4) {
+                let last = m - 1;
+                let sums = dots(simd, [row(first), row((first + 1).min(last)), row((first + 2).min(last)), row((first + 3).min(last))], column(j));
+                for (i, sum) in (first..m).zip(sums) {
+                    // SAFETY: each task writes its own columns of C.
+                    let out = unsafe { &mut *{ c }.data.add(i * c.stride + j) };
+                    *out = if c.add { *out + c.scale * sum } else { c.scale * sum };
+                }
+            }
+        }
+    });
+}
+
+leveled! {
+    /// Dot products of four rows with one column, in lane order.
+    fn dots(rows: [&[f32]; 4], column: &[f32]) -> [f32; 4] {
+        let mut lanes = [[0.0f32; LANES]; 4];
+        let n = column.len();
+        let split = n / LANES * LANES;
+        let rows = rows.map(|r| &r[..n]);
+        for at in (0..split).step_by(LANES) {
+            for (lanes, row) in lanes.iter_mut().zip(&rows) {
+                for i in 0..LANES {
+                    lanes[i] = row[at + i].mul_add(column[at + i], lanes[i]);
+                }
+            }
+        }
+        for at in split..n {
+            for (lanes, row) in lanes.iter_mut().zip(&rows) {
+                lanes[at - split] = row[at].mul_add(column[at], lanes[at - split]);
+            }
+        }
+        lanes.map(fold)
     }
 }
 

@@ -58,7 +58,7 @@ impl Rows<'_> {
 #[inline(always)]
 fn apply(drop: Option<&Dropper>, rows: &Rows, row: usize, values: &mut [f32]) {
     if let Some(dropper) = drop {
-        dropper.apply(rows.sample[row], rows.position[row], values);
+        dropper.apply(rows.sample[row], u64::from(rows.position[row]), values);
     }
 }
 

@@ -75,7 +75,7 @@ impl Case {
         numbers(self.queries.len() * self.inner(), 4)
     }
 
-    /// Calls `f(head, query row, key rows seen, first key row, dropout factors, offset of the bias)` for each query.
+    /// Calls `f(head, query row, key rows seen, dropout factors, bias of the first key)` for each query of each head.
     fn each_query(&self, mut f: impl FnMut(usize, usize, std::ops::Range<usize>, &[f64], usize)) {
         for sample in 0..self.queries.starts.len() - 1 {
             let start = |side: &Ragged, at: usize| side.starts[at] as usize;

@@ -131,7 +131,7 @@ impl Ragged {
     }
 }
 
-/// One row; one sample; ragged samples; enough rows for several tasks and chunks. The width is its own second number.
+/// One row; one sample; ragged samples; enough rows for several tasks and chunks.
 const ROWS: [&[usize]; 4] = [&[1], &[7], &[5, 1, 12, 3], &[40, 9, 1, 33]];
 /// Below, at and around the lanes (16) and the dropout block (64).
 const WIDTHS: [usize; 7] = [1, 5, 16, 37, 64, 65, 200];

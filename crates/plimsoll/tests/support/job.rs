@@ -105,7 +105,7 @@ impl Job {
             batch,
             micro_batch: draw.once_in(2).then(|| *draw.one_of(&divisors)),
             recompute: *draw.one_of(&[None, None, Some("all"), Some("none"), Some("1")]),
-            optimizer: draw.one_of(&OPTIMIZERS),
+            optimizer: *draw.one_of(&OPTIMIZERS),
             clip: draw.once_in(2),
             eval: !draw.once_in(3),
             shuffle: !draw.once_in(4),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use plimsoll_model::{Existing, ModelFolder, TensorView, init, save_model};
-use plimsoll_plan::spec::t5_params;
+use plimsoll_plan::spec::{Param, t5_params};
 use plimsoll_watch::Summary;
 
 /// A T5 of 40,000 weights, with the tokenizer of the chat example.
@@ -60,14 +60,14 @@ impl Workshop {
         let (from, to) = (self.path("model"), self.path("weighted"));
         let folder = ModelFolder::open(&from).unwrap();
         let params = t5_params(folder.spec());
-        let drawn = |param| {
-            let mut data = vec![0.0; plimsoll_plan::spec::Param::elements(param)];
+        let drawn = |param: &Param| {
+            let mut data = vec![0.0; param.elements()];
             init::fill_random_part(param, folder.init_factor(), 7, 0, &mut data);
             data
         };
         let data: Vec<Vec<f32>> = params.iter().map(drawn).collect();
-        let view = |(p, data): (_, _)| view(p, data);
-        let views: Vec<TensorView> = params.iter().zip(&data).map(view).collect();
+        let both = params.iter().zip(&data);
+        let views: Vec<TensorView> = both.map(|(p, data)| TensorView { name: &p.name, shape: &p.shape, data }).collect();
         save_model(&to, folder.config(), folder.spec(), &views, &from, Existing::Refuse).unwrap();
         to
     }
@@ -110,10 +110,6 @@ impl Workshop {
         }
         tree
     }
-}
-
-fn view<'a>(param: &'a plimsoll_plan::spec::Param, data: &'a [f32]) -> TensorView<'a> {
-    TensorView { name: &param.name, shape: &param.shape, data }
 }
 
 /// What the program said and how it ended.
