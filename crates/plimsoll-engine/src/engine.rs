@@ -220,12 +220,16 @@ pub fn with_cores<R: Send>(
         let thread = std::thread::Builder::new().name("engine-0".into()).stack_size(ENGINE_STACK);
         let handle = thread.spawn_scoped(scope, move || {
             here();
+            warm();
             let builder = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads)
                 .use_current_thread()
                 .stack_size(WORKER_STACK)
                 .thread_name(|i| format!("engine-{i}"))
-                .start_handler(move |_| on_start());
+                .start_handler(move |_| {
+                    on_start();
+                    warm();
+                });
             let pool = builder.build().map_err(|e| refused(e.to_string()))?;
             Ok(pool.install(f))
         });
@@ -234,6 +238,12 @@ pub fn with_cores<R: Send>(
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// Registers the thread with the collector that rayon's queues use. Left alone, a thread does it when it first steals
+/// work, and that allocation would fall into whatever step it happens in.
+fn warm() {
+    drop(crossbeam_epoch::pin());
 }
 
 /// Stack of the thread that runs the tape, and everything that the caller does there.

@@ -39,6 +39,8 @@ pub struct Terms<'a> {
     pub overheads: Overheads,
     /// The machine's rates.
     pub rates: Rates,
+    /// Tokens a second that one loader thread makes.
+    pub loader_rate: f64,
     /// What the user holds fixed.
     pub pins: Pins,
     /// Heap of the loader for a micro-batch and a number of threads.
@@ -134,6 +136,23 @@ struct Search<'a> {
     terms: &'a Terms<'a>,
     /// RAM outside the arena and the loader.
     fixed: Bytes,
+    /// Threads of the loader.
+    loader_threads: usize,
+}
+
+/// Loader threads that keep twice ahead of what the engine eats; one at least, and no more than the cores.
+pub fn loader_threads(tokens_per_second: f64, rate_of_one: f64, cores: usize) -> usize {
+    ((2.0 * tokens_per_second / rate_of_one.max(1.0)).ceil() as usize).clamp(1, cores.max(1))
+}
+
+/// The loader's threads for a job: pinned, or by the rates.
+fn threads_for(job: &Job, terms: &Terms) -> usize {
+    terms.pins.loader_threads.unwrap_or_else(|| {
+        let choices = smallest(job, terms, 1);
+        let seconds = tapes(job, &choices).work(job.effective_batch / choices.micro_batch).seconds(&terms.rates);
+        let tokens = (job.effective_batch * (job.source_len + job.target_len)) as f64;
+        loader_threads(tokens / seconds, terms.loader_rate, job.threads)
+    })
 }
 
 impl Search<'_> {
@@ -178,7 +197,7 @@ impl Search<'_> {
                         recompute: pins.recompute.unwrap_or(0),
                         loss_chunk: *loss_chunk,
                         optimizer_in_backward: *optimizer_in_backward,
-                        loader_threads: pins.loader_threads.unwrap_or(1),
+                        loader_threads: self.loader_threads,
                     });
                 }
             }
@@ -247,13 +266,13 @@ pub fn choose(job: &Job, terms: &Terms) -> Decision {
 }
 
 fn decide(job: &Job, terms: &Terms) -> Decision {
+    let loader_threads = threads_for(job, terms);
     let fixed = {
-        let smallest = compile(job, &smallest(job, terms));
-        let loader_threads = terms.pins.loader_threads.unwrap_or(1);
+        let smallest = compile(job, &smallest(job, terms, loader_threads));
         let whole = footprint::ram(&smallest, Bytes::ZERO, loader_threads, &terms.overheads, terms.ram);
         whole.peak.saturating_sub(Bytes(smallest.parts.words() as u64 * 4))
     };
-    let search = Search { job, terms, fixed };
+    let search = Search { job, terms, fixed, loader_threads };
     let fitting: Vec<Candidate> = search.frames().into_iter().filter_map(|f| search.least_that_fits(f)).collect();
     let fastest = fitting.iter().map(|c| c.seconds).fold(f64::INFINITY, f64::min);
     let mut ranked: Vec<Candidate> =
@@ -276,7 +295,7 @@ fn decide(job: &Job, terms: &Terms) -> Decision {
             }
         }
     }
-    let choices = smallest(job, terms);
+    let choices = smallest(job, terms, loader_threads);
     let program = compile(job, &choices);
     let ram = whole_ram(&program, &choices, terms);
     let disk = footprint::disk(&program, terms.keep, terms.disk);
@@ -290,7 +309,7 @@ fn whole_ram(program: &Program, choices: &Choices, terms: &Terms) -> Footprint {
 }
 
 /// The choices that need the least memory, as far as they are free.
-fn smallest(job: &Job, terms: &Terms) -> Choices {
+fn smallest(job: &Job, terms: &Terms, loader_threads: usize) -> Choices {
     let pins = &terms.pins;
     let blocks = job.spec.encoder_layers + job.spec.decoder_layers;
     // A whole batch whose gradients never exist together can be smaller than one sample whose gradients are kept.
@@ -301,7 +320,7 @@ fn smallest(job: &Job, terms: &Terms) -> Choices {
             recompute: pins.recompute.unwrap_or(blocks),
             loss_chunk: pins.loss_chunk.unwrap_or(32).min(micro_batch * job.target_len),
             optimizer_in_backward: pins.optimizer_in_backward.unwrap_or(may) && may,
-            loader_threads: pins.loader_threads.unwrap_or(1),
+            loader_threads,
         }
     };
     let sizes = pins.micro_batch.map_or(vec![1, job.effective_batch], |n| vec![n]);

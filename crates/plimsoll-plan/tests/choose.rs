@@ -1,7 +1,7 @@
 //! The decision: what fits is taken, what does not is refused with remedies that are true, the effective batch is kept.
 
 use plimsoll_machine::Bytes;
-use plimsoll_plan::choose::{Pins, Terms, Verdict, choose};
+use plimsoll_plan::choose::{Pins, Terms, Verdict, choose, loader_threads};
 use plimsoll_plan::cost::Rates;
 use plimsoll_plan::footprint::Overheads;
 use plimsoll_plan::program::{EvalJob, Job, Program, compile};
@@ -57,6 +57,7 @@ fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
             stack: Bytes::kib(96),
         },
         rates: Rates { flops: 200e9, bandwidth: 20e9 },
+        loader_rate: 1e6,
         pins,
         loader: &loader,
     }
@@ -125,6 +126,18 @@ fn too_little_disk_is_too_big_as_well() {
     let plan = choose(&job, &terms).plan;
     assert_eq!(plan.verdict, Verdict::TooBig);
     assert!(plan.to_string().contains("of disk"), "{plan}");
+}
+
+#[test]
+fn the_loader_gets_as_many_threads_as_keep_it_ahead() {
+    assert_eq!(loader_threads(1_000.0, 1e6, 8), 1);
+    assert_eq!(loader_threads(1e6, 1e6, 8), 2);
+    assert_eq!(loader_threads(1e9, 1e6, 8), 8);
+    let job = job(T5Spec { vocab: 100, d_model: 8, d_ff: 8, d_kv: 4, heads: 1, encoder_layers: 1, decoder_layers: 1, ..t5_small() }, 8, 64, OptimizerSpec::adafactor(1e-3));
+    let mut slow = terms(Bytes::gib(1), Pins::default());
+    assert_eq!(choose(&job, &slow).plan.choices.loader_threads, 2);
+    slow.loader_rate = 1e12;
+    assert_eq!(choose(&job, &slow).plan.choices.loader_threads, 1);
 }
 
 #[test]

@@ -269,6 +269,15 @@ fn tokenizer(vocabulary: &[String]) -> String {
     )
 }
 
+/// What `transformers.AutoTokenizer` asks for: without it, it takes every T5 for a Unigram.
+const TOKENIZER_CONFIG: &str = r#"{
+  "tokenizer_class": "PreTrainedTokenizerFast",
+  "pad_token": "<pad>",
+  "eos_token": "</s>",
+  "unk_token": "<unk>"
+}
+"#;
+
 /// The vocabulary of the model is rounded up to a multiple of 8; the rows past the tokenizer's are never used.
 fn config(vocabulary: usize) -> String {
     format!(
@@ -308,6 +317,7 @@ pub fn files() -> Vec<(&'static str, String)> {
         ("data/eval.jsonl", jsonl(&eval)),
         ("model/config.json", config(vocabulary.len())),
         ("model/tokenizer.json", tokenizer(&vocabulary)),
+        ("model/tokenizer_config.json", TOKENIZER_CONFIG.to_string()),
     ]
 }
 

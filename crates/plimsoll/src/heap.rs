@@ -7,12 +7,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// Whose heap an allocation is.
+/// Whose heap an allocation is; that of untagged threads (start-up, journal, screen) is counted at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Role {
-    /// Start-up, journal, screen.
-    Other = 0,
     /// Threads that run the tape.
     Engine = 1,
     /// Threads that read and tokenise, and what is allocated on their behalf.

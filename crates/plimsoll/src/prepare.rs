@@ -4,8 +4,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
-use plimsoll_data::{Columns, LoadFacts, Order, SAMPLE_ROWS, Sources, TextTokenizer, loader_heap, suggest_lengths};
+use plimsoll_data::{Columns, LoadFacts, Order, RowTexts, SAMPLE_ROWS, Sources, TextTokenizer, loader_heap, suggest_lengths};
 use plimsoll_engine::{measure_rates, simd, with_cores};
 use plimsoll_machine::{Bytes, Headroom, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
@@ -24,6 +25,8 @@ use crate::settings::{RunLength, Settings};
 pub const PREFETCH: usize = 2;
 /// Stack that a thread touches, measured with deep tokenizers and every kernel.
 const STACK: Bytes = Bytes::kib(96);
+/// Rows that the loader's rate is measured on.
+const RATE_ROWS: u64 = 64;
 /// What is left to the machine when no budget is given: a twentieth, and at least this.
 const MARGIN: Bytes = Bytes::mib(256);
 
@@ -33,8 +36,6 @@ pub struct Prepared {
     pub folder: ModelFolder,
     /// Its weights, unless they are drawn.
     pub weights: Option<WeightFiles>,
-    /// The model, with the job's dropout.
-    pub spec: T5Spec,
     /// Training data.
     pub sources: Arc<Sources>,
     /// Evaluation data.
@@ -117,6 +118,7 @@ pub fn prepare(settings: &Settings, supervisor: Supervisor, disk: &Path, held: O
         threads: settings.threads,
         simd: simd::detect(),
     };
+    let loader_rate = loader_rate(&sources, &tokenizer, source_len)?;
     let rates = with_cores(job.threads, || {}, || measure_rates(job.simd))?;
     heap::trim();
     let facts = sources.load_facts(order);
@@ -149,6 +151,7 @@ pub fn prepare(settings: &Settings, supervisor: Supervisor, disk: &Path, held: O
             stack: STACK,
         },
         rates,
+        loader_rate,
         pins,
         loader: &loader,
     };
@@ -162,7 +165,7 @@ pub fn prepare(settings: &Settings, supervisor: Supervisor, disk: &Path, held: O
     let decision = choose(&job, &terms);
     let choices = decision.plan.choices;
     let loader_planned = loader(choices.micro_batch, choices.loader_threads);
-    Ok(Prepared { folder, weights, spec, sources, eval, tokenizer, order, steps, job, decision, loader_planned, remarks })
+    Ok(Prepared { folder, weights, sources, eval, tokenizer, order, steps, job, decision, loader_planned, remarks })
 }
 
 /// Lengths from the job, or from a look at the data.
@@ -178,6 +181,18 @@ fn lengths(settings: &Settings, sources: &Sources, tokenizer: &TextTokenizer, re
         found.sampled, found.truncated
     ));
     Ok((source, target))
+}
+
+/// Tokens a second that one thread makes, over the first rows.
+fn loader_rate(sources: &Arc<Sources>, tokenizer: &TextTokenizer, most: usize) -> Result<f64, Fail> {
+    let mut rows = RowTexts::new(sources.clone());
+    let (start, mut tokens, mut made) = (Instant::now(), Vec::new(), 0);
+    for row in 0..sources.rows().min(RATE_ROWS) {
+        tokens.clear();
+        tokenizer.encode(rows.pair(row).or_usage()?.0, most, &mut tokens).or_usage()?;
+        made += tokens.len();
+    }
+    Ok(made as f64 / start.elapsed().as_secs_f64().max(1e-9))
 }
 
 fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {

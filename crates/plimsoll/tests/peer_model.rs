@@ -55,9 +55,4 @@ fn what_transformers_made_and_we_fine_tuned_computes_the_same_in_transformers() 
             assert_eq!(ours, answers, "{run}, {name}");
         }
     }
-    // The same rows in the same order, whatever file they lie in.
-    for version in ["v1.0", "v1.1"] {
-        let weights = |format: &str| fs_err::read(workshop.path(&format!("{version}-{format}/model/model.safetensors"))).unwrap();
-        assert!(weights("jsonl") == weights("parquet"), "{version}: the kind of file changes the result");
-    }
 }

@@ -172,7 +172,7 @@ fn a_parquet_file_that_is_cut_anywhere_is_refused_and_the_whole_one_trains() {
     let whole = fs_err::read(&path).unwrap();
     for length in [whole.len() - 1, whole.len() / 2, 10, 3] {
         fs_err::write(&path, &whole[..length]).unwrap();
-        refused(&workshop, &["--data", "pairs.parquet"], 2, &["pairs.parquet`, footer: not a readable Parquet file: "]);
+        refused(&workshop, &["--data", "pairs.parquet"], 2, &["pairs.parquet`, footer", ": not a readable Parquet file: "]);
     }
     // The footer is whole, and what it points at is not there.
     fs_err::write(&path, [&whole[..4], &whole[1500..]].concat()).unwrap();

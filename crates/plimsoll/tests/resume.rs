@@ -16,6 +16,10 @@ const STEPS: u64 = 60;
 const COURSE: &str = "effective_batch = 8\nepochs = 8\neval_every = 5\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
                       schedule = { name = \"cosine\", warmup_steps = 4 }\n";
 
+/// Every choice is held: a plan follows the rates that the machine shows at the moment, and two runs that are planned
+/// apart need not be equal to the bit. A run that is resumed holds its own.
+const PINS: &str = "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\nloader_threads = 2\n";
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Optimizer {
     AdamW,
@@ -28,7 +32,7 @@ impl Optimizer {
             Optimizer::AdamW => "{ name = \"adamw\", lr = 3e-3, weight_decay = 0.01 }",
             Optimizer::Adafactor => "{ name = \"adafactor\", lr = 3e-3, beta1 = 0.9 }",
         };
-        format!("{COURSE}optimizer = {table}\n[pin]\nmicro_batch = 2\n")
+        format!("{COURSE}optimizer = {table}\n{PINS}")
     }
 
     fn workshop(self) -> Workshop {

@@ -167,7 +167,11 @@ unsafe fn few_rows(simd: Simd, m: usize, n: usize, k: usize, a: Matrix, b: Matri
         for j in task * FEW_ROWS_COLUMNS..((task + 1) * FEW_ROWS_COLUMNS).min(n) {
             for first in (0..m).step_by(4) {
                 let last = m - 1;
-                let sums = dots(simd, [row(first), row((first + 1).min(last)), row((first + 2).min(last)), row((first + 3).min(last))], column(j));
+                let sums = dots(
+                    simd,
+                    [row(first), row((first + 1).min(last)), row((first + 2).min(last)), row((first + 3).min(last))],
+                    column(j),
+                );
                 for (i, sum) in (first..m).zip(sums) {
                     // SAFETY: each task writes its own columns of C.
                     let out = unsafe { &mut *{ c }.data.add(i * c.stride + j) };
