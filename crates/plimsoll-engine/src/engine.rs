@@ -231,6 +231,8 @@ pub fn with_cores<R: Send>(
                     warm();
                 });
             let pool = builder.build().map_err(|e| refused(e.to_string()))?;
+            // Wait until every worker runs, so that none starts, and allocates, in the middle of a step.
+            pool.broadcast(|_| ());
             Ok(pool.install(f))
         });
         match handle.map_err(|e| EngineError::Threads { threads, reason: e.to_string() })?.join() {

@@ -77,8 +77,6 @@ fn later_allocations(job: &Job, choices: &Choices, clip_norm: Option<f64>) -> Ve
         let updates = Updates { optimizer: job.optimizer.clone(), clip_norm, seed: 1 };
         let mut engine = Engine::start(program, Some(updates)).unwrap();
         fill(&mut engine, &weights(&job.spec, 3));
-        // A worker allocates once when it first looks for work, and a busy machine may start it late: wait for all.
-        rayon::broadcast(|_| ());
         let mut counts = Vec::new();
         for update in 0..8u64 {
             let batch = &data[update as usize % data.len()];

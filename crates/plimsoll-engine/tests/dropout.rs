@@ -148,7 +148,7 @@ fn a_linear_place_keeps_its_expectation() {
 }
 
 /// Which elements of a row are dropped, 1 or 0.
-fn dropped(seed: u64, update: u32, place: u32, sample: u32, row: u32, width: usize) -> Vec<f64> {
+fn dropped(seed: u64, update: u32, place: u32, sample: u32, row: u64, width: usize) -> Vec<f64> {
     let mut values = vec![1.0f32; width];
     Dropper::new(seed, update, place, RATE as f32).apply(sample, row, &mut values);
     values.iter().map(|v| f64::from(u8::from(*v == 0.0))).collect()
@@ -165,6 +165,8 @@ fn masks_that_differ_in_one_part_of_their_key_are_independent() {
         ("place", dropped(1, 1, 2, 1, 1, N)),
         ("sample", dropped(1, 1, 1, 2, 1, N)),
         ("row", dropped(1, 1, 1, 1, 2, N)),
+        // 2^28 rows of 3125 blocks of 16 counters later, the low 32 bits of the counter are the same again.
+        ("row behind the counter's first word", dropped(1, 1, 1, 1, 1 + (1 << 28), N)),
         ("column", base[1..].iter().copied().chain([0.0]).collect()),
         ("block of columns", base[64..].iter().copied().chain([0.0; 64]).collect()),
     ];

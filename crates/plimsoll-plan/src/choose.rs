@@ -1,16 +1,18 @@
 //! The choice: the smallest plan within 3 % of the fastest that fits, at the same effective batch.
 //!
-//! Every candidate is a full set of same-result choices. It is judged by the tape that the engine would run: bytes from
-//! its lifetimes, seconds from its ops. Only the chosen one is placed, and the placement has the last word.
+//! What the search finds becomes a plan: with the knobs that were turned, and, where it does not fit, what would.
 
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Rates;
 use crate::footprint::{self, Footprint, Overheads};
-use crate::program::{Job, Program, compile, tapes};
+use crate::program::{Job, Program};
+use crate::search::Search;
+pub use crate::search::loader_threads;
 use crate::t5::Choices;
 use crate::tiles::Simd;
+use crate::train::OptimizerSpec;
 
 /// Choices that the user holds fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,134 +122,6 @@ pub struct Plan {
     pub would_fit: Vec<Remedy>,
 }
 
-/// Slack against the fastest plan that is traded for memory.
-const SLACK: f64 = 1.03;
-
-/// One candidate with its lower bound of RAM and its time.
-#[derive(Clone, Copy)]
-struct Candidate {
-    choices: Choices,
-    least: Bytes,
-    seconds: f64,
-}
-
-struct Search<'a> {
-    job: &'a Job,
-    terms: &'a Terms<'a>,
-    /// RAM outside the arena and the loader.
-    fixed: Bytes,
-    /// Threads of the loader.
-    loader_threads: usize,
-}
-
-/// Loader threads that keep twice ahead of what the engine eats; one at least, and no more than the cores.
-pub fn loader_threads(tokens_per_second: f64, rate_of_one: f64, cores: usize) -> usize {
-    ((2.0 * tokens_per_second / rate_of_one.max(1.0)).ceil() as usize).clamp(1, cores.max(1))
-}
-
-/// The loader's threads for a job: pinned, or by the rates.
-fn threads_for(job: &Job, terms: &Terms) -> usize {
-    terms.pins.loader_threads.unwrap_or_else(|| {
-        let choices = smallest(job, terms, 1);
-        let seconds = tapes(job, &choices).work(job.effective_batch / choices.micro_batch).seconds(&terms.rates);
-        let tokens = (job.effective_batch * (job.source_len + job.target_len)) as f64;
-        loader_threads(tokens / seconds, terms.loader_rate, job.threads)
-    })
-}
-
-impl Search<'_> {
-    fn judge(&self, choices: Choices) -> Candidate {
-        let tapes = tapes(self.job, &choices);
-        let arena = Bytes(tapes.least(self.job) as u64 * 4);
-        let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
-        let work = tapes.work(self.job.effective_batch / choices.micro_batch);
-        Candidate { choices, least: arena + loader + self.fixed, seconds: work.seconds(&self.terms.rates) }
-    }
-
-    fn blocks(&self) -> usize {
-        self.job.spec.encoder_layers + self.job.spec.decoder_layers
-    }
-
-    /// Every combination but recompute, which is searched.
-    fn frames(&self) -> Vec<Choices> {
-        let pins = &self.terms.pins;
-        let batch = self.job.effective_batch;
-        let micro: Vec<usize> = match pins.micro_batch {
-            Some(n) => vec![n],
-            None => (1..=batch).rev().filter(|n| batch.is_multiple_of(*n)).collect(),
-        };
-        let mut frames = Vec::new();
-        for micro_batch in micro {
-            let rows = micro_batch * self.job.target_len;
-            let mut chunks: Vec<usize> = match pins.loss_chunk {
-                Some(n) => vec![n.min(rows)],
-                None => [2048, 1024, 512, 256, 128, 64, 32].iter().map(|c: &usize| rows.min(*c)).collect(),
-            };
-            chunks.dedup();
-            let may = self.job.may_update_in_backward(micro_batch);
-            let ways: Vec<bool> = match pins.optimizer_in_backward {
-                Some(on) => vec![on && may],
-                None if may => vec![true, false],
-                None => vec![false],
-            };
-            for loss_chunk in &chunks {
-                for optimizer_in_backward in &ways {
-                    frames.push(Choices {
-                        micro_batch,
-                        recompute: pins.recompute.unwrap_or(0),
-                        loss_chunk: *loss_chunk,
-                        optimizer_in_backward: *optimizer_in_backward,
-                        loader_threads: self.loader_threads,
-                    });
-                }
-            }
-        }
-        frames
-    }
-
-    /// The least recompute with which a frame's lower bound fits.
-    fn least_that_fits(&self, frame: Choices) -> Option<Candidate> {
-        let fits = |c: &Candidate| c.least <= self.terms.ram;
-        let none = self.judge(frame);
-        if fits(&none) {
-            return Some(none);
-        }
-        if self.terms.pins.recompute.is_some() {
-            return None;
-        }
-        let all = self.judge(Choices { recompute: self.blocks(), ..frame });
-        if !fits(&all) {
-            return None;
-        }
-        let (mut low, mut high, mut best) = (0, self.blocks(), all);
-        while high - low > 1 {
-            let middle = self.judge(Choices { recompute: (low + high) / 2, ..frame });
-            if fits(&middle) {
-                (high, best) = (middle.choices.recompute, middle);
-            } else {
-                low = middle.choices.recompute;
-            }
-        }
-        Some(best)
-    }
-
-    /// The most recompute that stays within `limit` seconds: less memory for time that we are willing to give.
-    fn most_within(&self, from: Candidate, limit: f64) -> Candidate {
-        if self.terms.pins.recompute.is_some() || from.choices.recompute >= self.blocks() {
-            return from;
-        }
-        let next = self.judge(Choices { recompute: from.choices.recompute + 1, ..from.choices });
-        let each = next.seconds - from.seconds;
-        if each <= 0.0 || from.seconds + each > limit {
-            return from;
-        }
-        let more = ((limit - from.seconds) / each) as usize;
-        let target = (from.choices.recompute + more).min(self.blocks());
-        let most = self.judge(Choices { recompute: target, ..from.choices });
-        if most.seconds <= limit && most.least < from.least { most } else { from }
-    }
-}
-
 /// What a plan leaves to the engine: the same choices, placed.
 pub struct Decision {
     /// For people and files.
@@ -260,77 +134,25 @@ pub struct Decision {
 pub fn choose(job: &Job, terms: &Terms) -> Decision {
     let mut decision = decide(job, terms);
     if decision.plan.verdict == Verdict::TooBig {
-        decision.plan.would_fit = remedies(job, terms, decision.plan.ram.peak);
+        decision.plan.would_fit = remedies(job, terms, &decision.plan);
     }
     decision
 }
 
-fn decide(job: &Job, terms: &Terms) -> Decision {
-    let loader_threads = threads_for(job, terms);
-    let fixed = {
-        let smallest = compile(job, &smallest(job, terms, loader_threads));
-        let whole = footprint::ram(&smallest, Bytes::ZERO, loader_threads, &terms.overheads, terms.ram);
-        whole.peak.saturating_sub(Bytes(smallest.parts.words() as u64 * 4))
-    };
-    let search = Search { job, terms, fixed, loader_threads };
-    let fitting: Vec<Candidate> = search.frames().into_iter().filter_map(|f| search.least_that_fits(f)).collect();
-    let fastest = fitting.iter().map(|c| c.seconds).fold(f64::INFINITY, f64::min);
-    let mut ranked: Vec<Candidate> =
-        fitting.iter().filter(|c| c.seconds <= fastest * SLACK).map(|c| search.most_within(*c, fastest * SLACK)).collect();
-    ranked.sort_by(|a, b| a.least.cmp(&b.least).then(a.seconds.total_cmp(&b.seconds)));
-    let mut rest: Vec<Candidate> = fitting.iter().filter(|c| c.seconds > fastest * SLACK).copied().collect();
-    rest.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    for candidate in ranked.into_iter().chain(rest) {
-        // Placement can need a little more than its lower bound: then a little more is computed again.
-        let most = if terms.pins.recompute.is_some() { candidate.choices.recompute } else { search.blocks() };
-        for recompute in candidate.choices.recompute..=most.min(candidate.choices.recompute + 2) {
-            let choices = Choices { recompute, ..candidate.choices };
-            let program = compile(job, &choices);
-            let ram = whole_ram(&program, &choices, terms);
-            if ram.peak <= terms.ram {
-                let disk = footprint::disk(&program, terms.keep, terms.disk);
-                let verdict = if disk.peak <= terms.disk { Verdict::Fits } else { Verdict::TooBig };
-                let plan = describe(job, terms, &search, choices, ram, disk, verdict);
-                return Decision { plan, program };
-            }
-        }
-    }
-    let choices = smallest(job, terms, loader_threads);
-    let program = compile(job, &choices);
-    let ram = whole_ram(&program, &choices, terms);
-    let disk = footprint::disk(&program, terms.keep, terms.disk);
-    let plan = describe(job, terms, &search, choices, ram, disk, Verdict::TooBig);
-    Decision { plan, program }
+/// Chooses without asking what else would fit.
+pub fn decide(job: &Job, terms: &Terms) -> Decision {
+    let search = Search::new(job, terms);
+    let found = search.within(terms.ram).unwrap_or_else(|| search.least());
+    let disk = footprint::disk(&found.program, terms.keep, terms.disk);
+    let fits = found.ram.peak <= terms.ram && disk.peak <= terms.disk;
+    let verdict = if fits { Verdict::Fits } else { Verdict::TooBig };
+    Decision { plan: describe(&search, found.choices, found.ram, disk, verdict), program: found.program }
 }
 
-fn whole_ram(program: &Program, choices: &Choices, terms: &Terms) -> Footprint {
-    let loader = (terms.loader)(choices.micro_batch, choices.loader_threads);
-    footprint::ram(program, loader, choices.loader_threads, &terms.overheads, terms.ram)
-}
-
-/// The choices that need the least memory, as far as they are free.
-fn smallest(job: &Job, terms: &Terms, loader_threads: usize) -> Choices {
-    let pins = &terms.pins;
-    let blocks = job.spec.encoder_layers + job.spec.decoder_layers;
-    // A whole batch whose gradients never exist together can be smaller than one sample whose gradients are kept.
-    let of = |micro_batch: usize| {
-        let may = job.may_update_in_backward(micro_batch);
-        Choices {
-            micro_batch,
-            recompute: pins.recompute.unwrap_or(blocks),
-            loss_chunk: pins.loss_chunk.unwrap_or(32).min(micro_batch * job.target_len),
-            optimizer_in_backward: pins.optimizer_in_backward.unwrap_or(may) && may,
-            loader_threads,
-        }
-    };
-    let sizes = pins.micro_batch.map_or(vec![1, job.effective_batch], |n| vec![n]);
-    let least = |c: &Choices| tapes(job, c).least(job) as u64 * 4 + (terms.loader)(c.micro_batch, c.loader_threads).0;
-    sizes.into_iter().map(of).min_by_key(least).expect("there is at least one size")
-}
-
-fn describe(job: &Job, terms: &Terms, search: &Search, choices: Choices, ram: Footprint, disk: Footprint, verdict: Verdict) -> Plan {
+fn describe(search: &Search, choices: Choices, ram: Footprint, disk: Footprint, verdict: Verdict) -> Plan {
+    let (job, terms) = (search.job, search.terms);
     let accumulation = job.effective_batch / choices.micro_batch;
-    let work = tapes(job, &choices).work(accumulation);
+    let work = search.work(&choices);
     let shortfall = (verdict == Verdict::TooBig)
         .then(|| ram.peak.saturating_sub(ram.budget).0.max(disk.peak.saturating_sub(disk.budget).0))
         .map(Bytes);
@@ -387,22 +209,40 @@ fn cuts(search: &Search, chosen: Choices) -> Vec<Cut> {
     list
 }
 
+/// What a remedy must leave over: the next planning measures program and heap anew, and some 200 KiB apart.
+const SPARE: Bytes = Bytes::mib(1);
+
+/// RAM that a job would need if it fits.
+fn fits(job: &Job, terms: &Terms) -> Option<Bytes> {
+    let found = Search::new(job, terms).within(terms.ram.saturating_sub(SPARE))?;
+    (footprint::disk(&found.program, terms.keep, terms.disk).peak <= terms.disk).then_some(found.ram.peak)
+}
+
 /// Changes that would make the job fit, each tried.
-fn remedies(job: &Job, terms: &Terms, needed: Bytes) -> Vec<Remedy> {
-    let mut list = vec![Remedy { change: format!("a RAM budget of {}", round_up(needed)), ram_peak: needed }];
+fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
+    let mut list = Vec::new();
     let mut offer = |change: String, job: &Job, terms: &Terms| {
-        let plan = decide(job, terms).plan;
-        if plan.verdict == Verdict::Fits {
-            list.push(Remedy { change, ram_peak: plan.ram.peak });
-        }
-        plan.verdict == Verdict::Fits
+        let ram_peak = fits(job, terms);
+        list.extend(ram_peak.map(|ram_peak| Remedy { change, ram_peak }));
+        ram_peak.is_some()
     };
-    if terms.pins != Pins::default() {
-        offer("no pinned choices".into(), job, &Terms { pins: Pins::default(), overheads: terms.overheads, rates: terms.rates, loader: terms.loader, ..*terms });
+    let (ram, disk) = (enough(plan.ram.peak), enough(plan.disk.peak));
+    let (more_ram, more_disk) = (plan.ram.peak > terms.ram, plan.disk.peak > terms.disk);
+    let budget = match (more_ram, more_disk) {
+        (true, false) => format!("a RAM budget of {}", in_mib(ram)),
+        (false, true) => format!("a disk budget of {}", in_mib(disk)),
+        _ => format!("a RAM budget of {} and a disk budget of {}", in_mib(ram), in_mib(disk)),
+    };
+    let larger = |now: Bytes, enough: Bytes, more: bool| if more { enough } else { now };
+    offer(budget, job, &Terms { ram: larger(terms.ram, ram, more_ram), disk: larger(terms.disk, disk, more_disk), ..*terms });
+    if terms.keep > 1 && more_disk {
+        offer("keep 1".into(), job, &Terms { keep: 1, ..*terms });
     }
-    let is_adamw = matches!(job.optimizer, crate::train::OptimizerSpec::AdamW { .. });
-    if is_adamw {
-        let other = Job { optimizer: crate::train::OptimizerSpec::adafactor(1e-3), ..job.clone() };
+    if terms.pins != Pins::default() {
+        offer("no pinned choices".into(), job, &Terms { pins: Pins::default(), ..*terms });
+    }
+    if matches!(job.optimizer, OptimizerSpec::AdamW { .. }) {
+        let other = Job { optimizer: OptimizerSpec::adafactor(1e-3), ..job.clone() };
         offer("optimizer adafactor (another result)".into(), &other, terms);
     }
     if job.clip {
@@ -423,7 +263,12 @@ fn remedies(job: &Job, terms: &Terms, needed: Bytes) -> Vec<Remedy> {
     list
 }
 
-/// Up to the next MiB, so that what is printed is enough.
-fn round_up(bytes: Bytes) -> Bytes {
-    Bytes(bytes.0.next_multiple_of(1 << 20) + (1 << 20))
+/// A little more than what is needed, in whole MiB.
+fn enough(bytes: Bytes) -> Bytes {
+    Bytes((bytes + SPARE).0.next_multiple_of(1 << 20))
+}
+
+/// In full, so that what is printed is enough: two decimals of a GiB can hide 5 MiB.
+fn in_mib(bytes: Bytes) -> String {
+    format!("{} MiB", bytes.0 >> 20)
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::op::{MaxRows, Op, Write};
-use crate::tape::{Store, Tape};
+use crate::tape::Store;
 
 /// The machine's measured rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,14 +59,8 @@ impl Work {
     }
 }
 
-/// Work of all ops of a tape with full batches.
-pub fn work(tape: &Tape, store: &Store, rows: &MaxRows) -> Work {
-    let mut total = Work::default();
-    tape.ops.iter().for_each(|op| total.add(op_work(op, store, rows)));
-    total
-}
-
-fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
+/// Work of one op with full batches.
+pub(crate) fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
     let moved = |side, width: usize, passes: usize| Work::bytes((rows.of(side) * width * passes * 4) as f64);
     match op {
         Op::Linear { side, inputs, outputs, .. } => Work::product(rows.of(*side), *outputs, *inputs, 0.0),

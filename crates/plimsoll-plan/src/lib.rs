@@ -3,15 +3,18 @@
 //! Invariant: pure. No files, no clock, no threads, no GPU; "too big" is a value, not an error.
 //!
 //! Read in this order: `spec` (the model), `op` and `tape` (the program's words), `t5` (a model as a tape), `place`
-//! (addresses), `program` (all tapes of a run), `cost`, `footprint`, `choose` (the decision).
+//! (addresses), `program` (all tapes of a run), `cost`, `footprint`, `search` and `choose`
+//! (the decision).
 
 pub mod batch;
 pub mod choose;
 pub mod cost;
 pub mod footprint;
 pub mod op;
+mod outline;
 pub mod place;
 pub mod program;
+mod search;
 pub mod spec;
 pub mod t5;
 pub mod tape;

@@ -4,9 +4,8 @@
 //! all tapes share because only one runs at a time, the workspace of the running op, and the staging area of the batch.
 
 use crate::batch::BatchShape;
-use crate::cost::{Work, work};
-use crate::op::{MaxRows, ParamShape};
-use crate::place::{Places, aligned, most_live, place};
+use crate::op::{MaxRows, Op, ParamShape};
+use crate::place::{Places, aligned, place};
 use crate::spec::T5Spec;
 use crate::t5::{self, Choices, GenerateShape, Generation};
 use crate::tape::{Id, Role, Store, Tape};
@@ -136,13 +135,13 @@ pub fn staging_words(shape: &BatchShape, generate: Option<&GenerateShape>) -> us
 }
 
 /// Offsets of the persistent tensors, and their total.
-fn store_places(store: &Store) -> (Vec<usize>, usize) {
+pub(crate) fn store_places(store: &Store) -> (Vec<usize>, usize) {
     let mut at = 0;
     let offsets = store.tensors.iter().map(|t| { let here = at; at += aligned(t.words); here }).collect();
     (offsets, at)
 }
 
-fn rows_of(shape: &BatchShape) -> MaxRows {
+pub(crate) fn rows_of(shape: &BatchShape) -> MaxRows {
     MaxRows { source: shape.samples * shape.source_len, target: shape.samples * shape.target_len, beam: 0 }
 }
 
@@ -152,58 +151,28 @@ fn workspace(tape: &Tape, store: &Store, rows: &MaxRows, simd: Simd, threads: us
     aligned(tape.ops.iter().map(|op| op.workspace(rows, &tiles, threads, &shape)).max().unwrap_or(0))
 }
 
+/// Workspace of one op of a job.
+pub(crate) fn op_workspace(op: &Op, job: &Job, store: &Store, rows: &MaxRows) -> usize {
+    let shape = |param: usize| -> ParamShape { t5::matrix(&store.params[param].param) };
+    op.workspace(rows, &Tiles::of(job.simd), job.threads, &shape)
+}
+
+/// What outlives a step of a job: without gradients where each is used up on the way.
+pub(crate) fn store_of(job: &Job, optimizer_in_backward: bool) -> Store {
+    t5::store(&job.spec, Some(&job.optimizer), !optimizer_in_backward)
+}
+
 fn generation_rows(shape: &GenerateShape) -> MaxRows {
     MaxRows { source: shape.prompts * shape.source_len, target: 0, beam: shape.prompts * shape.beams }
 }
 
-/// The tapes of a job under given choices, before they are placed.
-pub struct Tapes {
-    /// What outlives a step.
-    pub store: Store,
-    /// Forward and backward.
-    pub micro: Tape,
-    /// The update, where it is apart.
-    pub update: Option<Tape>,
-    /// Rows of a full micro-batch.
-    pub rows: MaxRows,
-    /// The micro-batch.
-    pub shape: BatchShape,
-}
-
-/// Emits the training tapes of a job.
-pub fn tapes(job: &Job, choices: &Choices) -> Tapes {
-    let shape = BatchShape { samples: choices.micro_batch, source_len: job.source_len, target_len: job.target_len };
-    let keep = !choices.optimizer_in_backward;
-    let store = t5::store(&job.spec, Some(&job.optimizer), keep);
-    let micro = t5::micro_tape(&job.spec, &store, shape, choices);
-    let update = keep.then(|| t5::update_tape(&store, job.clip));
-    Tapes { rows: rows_of(&shape), store, micro, update, shape }
-}
-
-impl Tapes {
-    /// Work of one update: every micro-batch, and the update where it is apart.
-    pub fn work(&self, accumulation: usize) -> Work {
-        let mut total = work(&self.micro, &self.store, &self.rows).times(accumulation as f64);
-        if let Some(update) = &self.update {
-            total.add(work(update, &self.store, &self.rows));
-        }
-        total
-    }
-}
-
-impl Tapes {
-    /// A lower bound of the arena, without placing: what is live at the busiest op.
-    pub fn least(&self, job: &Job) -> usize {
-        let (_, store) = store_places(&self.store);
-        let space = |tape: &Tape| workspace(tape, &self.store, &self.rows, job.simd, job.threads);
-        let update = self.update.as_ref().map_or(0, &space);
-        store + most_live(&self.micro) + space(&self.micro).max(update) + staging_words(&self.shape, None)
-    }
-}
-
 /// Places every tape of a job.
 pub fn compile(job: &Job, choices: &Choices) -> Program {
-    let Tapes { store, micro, update, rows, shape } = tapes(job, choices);
+    let shape = BatchShape { samples: choices.micro_batch, source_len: job.source_len, target_len: job.target_len };
+    let rows = rows_of(&shape);
+    let store = store_of(job, choices.optimizer_in_backward);
+    let micro = t5::micro_tape(&job.spec, &store, shape, choices);
+    let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(&store, job.clip));
     let space = |tape: &Tape, rows: &MaxRows| workspace(tape, &store, rows, job.simd, job.threads);
     let placed = |tape: Tape| Placed { places: place(&tape), tape, rows };
     let (micro, update) = (placed(micro), update.map(placed));

@@ -86,7 +86,7 @@ impl Case {
                     let end = if self.shape.causal { k0 + query + 1 } else { k1 };
                     let mut factors = vec![1.0f32; self.shape.max_keys];
                     if let Some(dropper) = &self.drop {
-                        let row = (head * self.shape.max_queries + query) as u32;
+                        let row = (head * self.shape.max_queries + query) as u64;
                         dropper.apply(self.first + sample as u32, row, &mut factors);
                     }
                     f(

@@ -124,7 +124,7 @@ impl Ragged {
         let mut factors = vec![1.0f32; self.len() * width];
         if let Some(dropper) = drop {
             for (row, values) in factors.chunks_exact_mut(width).enumerate() {
-                dropper.apply(self.sample[row], self.position[row], values);
+                dropper.apply(self.sample[row], u64::from(self.position[row]), values);
             }
         }
         wide(&factors)

@@ -84,6 +84,7 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
             stack: Bytes::kib(96),
         },
         rates: Rates { flops: 2e11, bandwidth: 2e10 },
+        loader_rate: 1e6,
         pins: Pins::default(),
         loader: &loader,
     }

@@ -1,0 +1,232 @@
+//! The search: candidates, each a full set of same-result choices, judged by the tape that the engine would run.
+//!
+//! A candidate is first judged without placing, by a lower bound; the placement has the last word. Outlines of tapes are
+//! kept for the length of a search: T5-base is planned in some 50 ms instead of 250 (`planning_t5_base_is_timed`).
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+
+use plimsoll_machine::Bytes;
+
+use crate::choose::Terms;
+use crate::cost::Work;
+use crate::footprint::{self, Footprint};
+use crate::outline::Outline;
+use crate::program::{Job, Program, compile, store_of};
+use crate::t5::Choices;
+use crate::tape::Store;
+
+/// Slack against the fastest plan that is traded for memory.
+const SLACK: f64 = 1.03;
+
+/// One candidate with its lower bound of RAM and its time.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate {
+    pub choices: Choices,
+    pub least: Bytes,
+    pub seconds: f64,
+}
+
+/// A candidate that was placed, with its RAM.
+pub(crate) struct Found {
+    pub choices: Choices,
+    pub program: Program,
+    pub ram: Footprint,
+}
+
+/// Loader threads that keep twice ahead of what the engine eats; one at least, and no more than the cores.
+pub fn loader_threads(tokens_per_second: f64, rate_of_one: f64, cores: usize) -> usize {
+    ((2.0 * tokens_per_second / rate_of_one.max(1.0)).ceil() as usize).clamp(1, cores.max(1))
+}
+
+/// A search over one job's choices.
+pub(crate) struct Search<'a> {
+    pub job: &'a Job,
+    pub terms: &'a Terms<'a>,
+    /// RAM outside the arena and the loader.
+    fixed: Bytes,
+    /// Threads of the loader.
+    loader_threads: usize,
+    /// With gradients, and without.
+    stores: [OnceCell<Store>; 2],
+    /// By micro-batch, recompute, and whether the update is in the backward pass.
+    outlines: RefCell<HashMap<(usize, usize, bool), Outline>>,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(job: &'a Job, terms: &'a Terms<'a>) -> Search<'a> {
+        let (fixed, stores, outlines) = (Bytes::ZERO, Default::default(), RefCell::default());
+        let mut search = Search { job, terms, fixed, loader_threads: 1, stores, outlines };
+        search.loader_threads = terms.pins.loader_threads.unwrap_or_else(|| {
+            let seconds = search.work(&search.smallest()).seconds(&terms.rates);
+            let tokens = (job.effective_batch * (job.source_len + job.target_len)) as f64;
+            loader_threads(tokens / seconds, terms.loader_rate, job.threads)
+        });
+        let smallest = compile(job, &search.smallest());
+        let whole = footprint::ram(&smallest, Bytes::ZERO, search.loader_threads, &terms.overheads, terms.ram);
+        search.fixed = whole.peak.saturating_sub(Bytes(smallest.parts.words() as u64 * 4));
+        search
+    }
+
+    fn outlined<R>(&self, choices: &Choices, read: impl FnOnce(&Outline, &Store) -> R) -> R {
+        let in_backward = choices.optimizer_in_backward;
+        let store = self.stores[usize::from(in_backward)].get_or_init(|| store_of(self.job, in_backward));
+        let mut outlines = self.outlines.borrow_mut();
+        let key = (choices.micro_batch, choices.recompute, in_backward);
+        read(outlines.entry(key).or_insert_with(|| Outline::of(self.job, store, choices)), store)
+    }
+
+    /// Work of one update.
+    pub fn work(&self, choices: &Choices) -> Work {
+        let accumulation = self.job.effective_batch / choices.micro_batch;
+        self.outlined(choices, |outline, store| outline.work(store, choices.loss_chunk, accumulation))
+    }
+
+    pub fn judge(&self, choices: Choices) -> Candidate {
+        let words = self.outlined(&choices, |outline, store| outline.least(self.job, store, choices.loss_chunk));
+        let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
+        let seconds = self.work(&choices).seconds(&self.terms.rates);
+        Candidate { choices, least: Bytes(words as u64 * 4) + loader + self.fixed, seconds }
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.job.spec.encoder_layers + self.job.spec.decoder_layers
+    }
+
+    /// Every combination but recompute, which is searched.
+    pub fn frames(&self) -> Vec<Choices> {
+        let pins = &self.terms.pins;
+        let batch = self.job.effective_batch;
+        let micro: Vec<usize> = match pins.micro_batch {
+            Some(n) => vec![n],
+            None => (1..=batch).rev().filter(|n| batch.is_multiple_of(*n)).collect(),
+        };
+        let mut frames = Vec::new();
+        for micro_batch in micro {
+            let rows = micro_batch * self.job.target_len;
+            let mut chunks: Vec<usize> = match pins.loss_chunk {
+                Some(n) => vec![n.min(rows)],
+                None => [2048, 1024, 512, 256, 128, 64, 32].iter().map(|c: &usize| rows.min(*c)).collect(),
+            };
+            chunks.dedup();
+            let may = self.job.may_update_in_backward(micro_batch);
+            let ways: Vec<bool> = match pins.optimizer_in_backward {
+                Some(on) => vec![on && may],
+                None if may => vec![true, false],
+                None => vec![false],
+            };
+            for loss_chunk in &chunks {
+                for optimizer_in_backward in &ways {
+                    frames.push(Choices {
+                        micro_batch,
+                        recompute: pins.recompute.unwrap_or(0),
+                        loss_chunk: *loss_chunk,
+                        optimizer_in_backward: *optimizer_in_backward,
+                        loader_threads: self.loader_threads,
+                    });
+                }
+            }
+        }
+        frames
+    }
+
+    /// The least recompute with which a frame's lower bound fits.
+    fn least_that_fits(&self, frame: Choices, ram: Bytes) -> Option<Candidate> {
+        let fits = |c: &Candidate| c.least <= ram;
+        let none = self.judge(frame);
+        if fits(&none) {
+            return Some(none);
+        }
+        if self.terms.pins.recompute.is_some() {
+            return None;
+        }
+        let all = self.judge(Choices { recompute: self.blocks(), ..frame });
+        if !fits(&all) {
+            return None;
+        }
+        let (mut low, mut high, mut best) = (0, self.blocks(), all);
+        while high - low > 1 {
+            let middle = self.judge(Choices { recompute: (low + high) / 2, ..frame });
+            if fits(&middle) {
+                (high, best) = (middle.choices.recompute, middle);
+            } else {
+                low = middle.choices.recompute;
+            }
+        }
+        Some(best)
+    }
+
+    /// The most recompute that stays within `limit` seconds: less memory for time that we are willing to give.
+    fn most_within(&self, from: Candidate, limit: f64) -> Candidate {
+        if self.terms.pins.recompute.is_some() || from.choices.recompute >= self.blocks() {
+            return from;
+        }
+        let next = self.judge(Choices { recompute: from.choices.recompute + 1, ..from.choices });
+        let each = next.seconds - from.seconds;
+        if each <= 0.0 || from.seconds + each > limit {
+            return from;
+        }
+        let more = ((limit - from.seconds) / each) as usize;
+        let target = (from.choices.recompute + more).min(self.blocks());
+        let most = self.judge(Choices { recompute: target, ..from.choices });
+        if most.seconds <= limit && most.least < from.least { most } else { from }
+    }
+
+    fn place(&self, choices: Choices) -> Found {
+        let program = compile(self.job, &choices);
+        let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
+        let ram = footprint::ram(&program, loader, choices.loader_threads, &self.terms.overheads, self.terms.ram);
+        Found { choices, program, ram }
+    }
+
+    /// The smallest plan within `SLACK` of the fastest that needs no more than `ram`.
+    pub fn within(&self, ram: Bytes) -> Option<Found> {
+        let fitting: Vec<Candidate> = self.frames().into_iter().filter_map(|f| self.least_that_fits(f, ram)).collect();
+        let fastest = fitting.iter().map(|c| c.seconds).fold(f64::INFINITY, f64::min);
+        let limit = fastest * SLACK;
+        let quick = fitting.iter().filter(|c| c.seconds <= limit);
+        let mut ranked: Vec<Candidate> = quick.map(|c| self.most_within(*c, limit)).collect();
+        ranked.sort_by(|a, b| a.least.cmp(&b.least).then(a.seconds.total_cmp(&b.seconds)));
+        let mut rest: Vec<Candidate> = fitting.iter().filter(|c| c.seconds > limit).copied().collect();
+        rest.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        for candidate in ranked.into_iter().chain(rest) {
+            // Placement can need a little more than its lower bound: then a little more is computed again.
+            let from = candidate.choices.recompute;
+            let most = if self.terms.pins.recompute.is_some() { from } else { self.blocks().min(from + 2) };
+            for recompute in from..=most {
+                let found = self.place(Choices { recompute, ..candidate.choices });
+                if found.ram.peak <= ram {
+                    return Some(found);
+                }
+            }
+        }
+        Some(self.place(self.smallest())).filter(|found| found.ram.peak <= ram)
+    }
+
+    /// The plan below which nothing is found: one byte less than it needs is too little.
+    pub fn least(&self) -> Found {
+        let mut least = self.place(self.smallest());
+        while let Some(smaller) = self.within(Bytes(least.ram.peak.0 - 1)) {
+            least = smaller;
+        }
+        least
+    }
+
+    /// The choices that should need the least memory, as far as they are free.
+    fn smallest(&self) -> Choices {
+        let pins = &self.terms.pins;
+        // A whole batch whose gradients never exist together can be smaller than one sample whose gradients are kept.
+        let of = |micro_batch: usize| {
+            let may = self.job.may_update_in_backward(micro_batch);
+            Choices {
+                micro_batch,
+                recompute: pins.recompute.unwrap_or(self.blocks()),
+                loss_chunk: pins.loss_chunk.unwrap_or(32).min(micro_batch * self.job.target_len),
+                optimizer_in_backward: pins.optimizer_in_backward.unwrap_or(may) && may,
+                loader_threads: self.loader_threads,
+            }
+        };
+        let sizes = pins.micro_batch.map_or(vec![1, self.job.effective_batch], |n| vec![n]);
+        sizes.into_iter().map(of).min_by_key(|c| self.judge(*c).least).expect("there is at least one size")
+    }
+}
