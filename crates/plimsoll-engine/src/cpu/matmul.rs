@@ -7,12 +7,23 @@
 //!
 //! Legend: m rows of C, n columns of C, k depth.
 
+mod few_rows;
+mod grid;
+mod pack;
+mod packed;
+#[cfg(test)]
+mod tests;
+
 use gemm_common::microkernel::MicroKernelFn;
 use gemm_f32::microkernel::{avx512f, fma, scalar};
 use plimsoll_plan::tiles::{STRIPS, Simd, Tiles, matmul_workspace};
 
 use crate::pool::{Shared, tasks, worker};
-use crate::simd::{LANES, fold, leveled};
+
+use few_rows::{FEW_ROWS, few_rows};
+use grid::Grid;
+use pack::{pack_columns, pack_rows};
+pub use packed::{Packed, matmul_packed, pack};
 
 /// A matrix to read: element (i, j) is at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -149,62 +160,6 @@ pub unsafe fn matmul(
     }
 }
 
-/// Rows up to which packing B costs more than reading it once per row: a decoding step has one row per hypothesis.
-const FEW_ROWS: usize = 16;
-/// Columns of one task of such a product.
-const FEW_ROWS_COLUMNS: usize = 64;
-
-/// A product of few rows with a B whose depth is contiguous: dot products, four rows at a time.
-///
-/// # Safety
-/// As for `matmul`.
-unsafe fn few_rows(simd: Simd, m: usize, n: usize, k: usize, a: Matrix, b: Matrix, c: Output) {
-    // SAFETY: row i of A and column j of B are `k` contiguous elements.
-    let row = |i: usize| unsafe { std::slice::from_raw_parts({ a }.data.add(i * a.row_stride), k) };
-    // SAFETY: as above.
-    let column = |j: usize| unsafe { std::slice::from_raw_parts({ b }.data.add(j * b.col_stride), k) };
-    tasks(n.div_ceil(FEW_ROWS_COLUMNS), |task| {
-        for j in task * FEW_ROWS_COLUMNS..((task + 1) * FEW_ROWS_COLUMNS).min(n) {
-            for first in (0..m).step_by(4) {
-                let last = m - 1;
-                let sums = dots(
-                    simd,
-                    [row(first), row((first + 1).min(last)), row((first + 2).min(last)), row((first + 3).min(last))],
-                    column(j),
-                );
-                for (i, sum) in (first..m).zip(sums) {
-                    // SAFETY: each task writes its own columns of C.
-                    let out = unsafe { &mut *{ c }.data.add(i * c.stride + j) };
-                    *out = if c.add { *out + c.scale * sum } else { c.scale * sum };
-                }
-            }
-        }
-    });
-}
-
-leveled! {
-    /// Dot products of four rows with one column, in lane order.
-    fn dots(rows: [&[f32]; 4], column: &[f32]) -> [f32; 4] {
-        let mut lanes = [[0.0f32; LANES]; 4];
-        let n = column.len();
-        let split = n / LANES * LANES;
-        let rows = rows.map(|r| &r[..n]);
-        for at in (0..split).step_by(LANES) {
-            for (lanes, row) in lanes.iter_mut().zip(&rows) {
-                for i in 0..LANES {
-                    lanes[i] = row[at + i].mul_add(column[at + i], lanes[i]);
-                }
-            }
-        }
-        for at in split..n {
-            for (lanes, row) in lanes.iter_mut().zip(&rows) {
-                lanes[at - split] = row[at].mul_add(column[at], lanes[at - split]);
-            }
-        }
-        lanes.map(fold)
-    }
-}
-
 /// A stretch of A's depth.
 #[derive(Clone, Copy)]
 struct Depth {
@@ -213,38 +168,6 @@ struct Depth {
     deep: usize,
     /// Depth that the packed panels were made with.
     panel: usize,
-}
-
-/// How the tiles of one block are dealt out: by rows first, by panels where rows are few.
-struct Grid {
-    m: usize,
-    rows_per_task: usize,
-    row_tasks: usize,
-    panels: usize,
-    panels_per_task: usize,
-    panel_tasks: usize,
-}
-
-impl Grid {
-    fn of(m: usize, panels: usize, tiles: &Tiles, threads: usize) -> Grid {
-        let strips = m.div_ceil(tiles.nr);
-        let row_tasks = (strips / 8).clamp(1, threads * 4);
-        let rows_per_task = strips.div_ceil(row_tasks) * tiles.nr;
-        let row_tasks = m.div_ceil(rows_per_task);
-        let panel_tasks = (threads * 2).div_ceil(row_tasks).min(panels).max(1);
-        let panels_per_task = panels.div_ceil(panel_tasks);
-        Grid { m, rows_per_task, row_tasks, panels, panels_per_task, panel_tasks: panels.div_ceil(panels_per_task) }
-    }
-
-    fn tasks(&self) -> usize {
-        self.row_tasks * self.panel_tasks
-    }
-
-    fn get(&self, task: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
-        let (row, panel) = (task / self.panel_tasks, task % self.panel_tasks);
-        let rows = row * self.rows_per_task..((row + 1) * self.rows_per_task).min(self.m);
-        (rows, panel * self.panels_per_task..((panel + 1) * self.panels_per_task).min(self.panels))
-    }
 }
 
 /// The tiles of some rows and some packed panels.
@@ -347,275 +270,6 @@ unsafe fn tile_row(
                 false,
                 columns,
             );
-        }
-    }
-}
-
-/// Packs rows of A as strips: `into[(strip * deep + d) * nr + row]`.
-///
-/// # Safety
-/// The rows and depths lie inside A.
-unsafe fn pack_rows(a: Matrix, first: usize, count: usize, from: usize, deep: usize, nr: usize, into: &mut [f32]) {
-    if a.row_stride == 1 && nr == 6 && count == nr * STRIPS {
-        // Whole cache lines across the rows, six elements to each strip.
-        for d in 0..deep {
-            // SAFETY: `count` contiguous elements at this depth.
-            let line = unsafe { std::slice::from_raw_parts(a.data.add(first + (from + d) * a.col_stride), 6 * STRIPS) };
-            for (strip, six) in line.chunks_exact(6).enumerate() {
-                into[(strip * deep + d) * 6..][..6].copy_from_slice(six);
-            }
-        }
-        return;
-    }
-    for row in 0..count {
-        for d in 0..deep {
-            // SAFETY: inside A.
-            let value = unsafe { *a.data.add((first + row) * a.row_stride + (from + d) * a.col_stride) };
-            into[(row / nr * deep + d) * nr + row % nr] = value;
-        }
-    }
-}
-
-/// Packs `wide` columns of B as `into[d * mr + col]`, zero behind the last column.
-///
-/// # Safety
-/// The columns and depths lie inside B.
-unsafe fn pack_columns(
-    simd: Simd,
-    b: Matrix,
-    depth: usize,
-    deep: usize,
-    from: usize,
-    wide: usize,
-    mr: usize,
-    into: &mut [f32],
-) {
-    // SAFETY: by the caller's promise.
-    let start = unsafe { b.data.add(depth * b.row_stride + from * b.col_stride) };
-    if b.col_stride == 1 {
-        for (d, to) in into.chunks_exact_mut(mr).take(deep).enumerate() {
-            // SAFETY: `wide` contiguous columns at this depth.
-            let row = unsafe { std::slice::from_raw_parts(start.add(d * b.row_stride), wide) };
-            to[..wide].copy_from_slice(row);
-            to[wide..].fill(0.0);
-        }
-    } else if b.row_stride == 1 {
-        // SAFETY: column c is `deep` contiguous elements.
-        let column = |c: usize| unsafe { std::slice::from_raw_parts(start.add(c * b.col_stride), deep) };
-        if wide < mr {
-            into.fill(0.0);
-        }
-        let mut c = 0;
-        while c + 16 <= wide {
-            transpose_16(simd, &std::array::from_fn(|i| column(c + i)), c, mr, into);
-            c += 16;
-        }
-        for c in c..wide {
-            column(c).iter().enumerate().for_each(|(d, v)| into[d * mr + c] = *v);
-        }
-    } else {
-        into.fill(0.0);
-        for d in 0..deep {
-            for c in 0..wide {
-                // SAFETY: inside B.
-                into[d * mr + c] = unsafe { *start.add(d * b.row_stride + c * b.col_stride) };
-            }
-        }
-    }
-}
-
-leveled! {
-    /// Writes 16 columns side by side into a panel: `into[d * mr + c + i] = columns[i][d]`.
-    fn transpose_16(columns: &[&[f32]; 16], c: usize, mr: usize, into: &mut [f32]) {
-        let deep = columns[0].len();
-        let mut d = 0;
-        while d + 16 <= deep {
-            let mut tile = [[0.0f32; 16]; 16];
-            for i in 0..16 {
-                tile[i].copy_from_slice(&columns[i][d..d + 16]);
-            }
-            transpose_tile(&mut tile);
-            for (r, row) in tile.iter().enumerate() {
-                into[(d + r) * mr + c..][..16].copy_from_slice(row);
-            }
-            d += 16;
-        }
-        for d in d..deep {
-            for i in 0..16 {
-                into[d * mr + c + i] = columns[i][d];
-            }
-        }
-    }
-}
-
-/// Transposes in four rounds of interleaving rows that are half the tile apart; each round is a shuffle of two registers.
-#[inline(always)]
-fn transpose_tile(tile: &mut [[f32; 16]; 16]) {
-    for _ in 0..4 {
-        let from = *tile;
-        for i in 0..8 {
-            for j in 0..8 {
-                tile[2 * i][2 * j] = from[i][j];
-                tile[2 * i][2 * j + 1] = from[i + 8][j];
-                tile[2 * i + 1][2 * j] = from[i][j + 8];
-                tile[2 * i + 1][2 * j + 1] = from[i + 8][j + 8];
-            }
-        }
-    }
-}
-
-/// A packed right-hand side of any depth, for products that one task computes alone.
-#[derive(Clone, Copy)]
-pub struct Packed {
-    data: *const f32,
-    cols: usize,
-    /// Depth that was packed: panels are this far apart.
-    deep: usize,
-    /// Depth that products use.
-    used: usize,
-}
-
-impl Packed {
-    /// The same columns with only the first `deep` of the depth.
-    pub fn shallower(self, deep: usize) -> Packed {
-        assert!(deep <= self.used);
-        Packed { used: deep, ..self }
-    }
-}
-
-/// Packs B (k x n) whole.
-///
-/// # Safety
-/// B is readable; the packed words stay alive and unwritten while the result is used.
-pub unsafe fn pack(simd: Simd, n: usize, k: usize, b: Matrix, into: &mut [f32]) -> Packed {
-    let mr = Tiles::of(simd).mr;
-    for panel in 0..n.div_ceil(mr) {
-        let wide = mr.min(n - panel * mr);
-        // SAFETY: by the caller's promise.
-        unsafe { pack_columns(simd, b, 0, k, panel * mr, wide, mr, &mut into[panel * mr * k..(panel + 1) * mr * k]) };
-    }
-    Packed { data: into.as_ptr(), cols: n, deep: k, used: k }
-}
-
-/// `C (+)= scale * A B` with B packed, on the calling thread; `cols` of B's columns and `deep` of its depth are used.
-///
-/// # Safety
-/// As for `matmul`; `block` holds a block of rows where A's depth is not contiguous.
-pub unsafe fn matmul_packed(simd: Simd, m: usize, cols: usize, a: Matrix, b: Packed, c: Output, block: &mut [f32]) {
-    assert!(cols <= b.cols);
-    let kernels = Kernels::of(simd);
-    let a = Depth { matrix: a, from: 0, deep: b.used, panel: b.deep };
-    let panels = 0..cols.div_ceil(kernels.tiles.mr);
-    // SAFETY: by the caller's promise.
-    unsafe { tile_block(&kernels, a, 0..m, b.data, panels, 0, cols, c, block) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn numbers(n: usize, seed: u32) -> Vec<f32> {
-        let mut x = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-        (0..n)
-            .map(|_| {
-                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (x >> 8) as f32 / (1 << 23) as f32 - 1.0
-            })
-            .collect()
-    }
-
-    fn levels() -> Vec<Simd> {
-        match crate::simd::detect() {
-            Simd::Avx512 => vec![Simd::Avx512, Simd::Avx2, Simd::Baseline],
-            Simd::Avx2 => vec![Simd::Avx2, Simd::Baseline],
-            Simd::Baseline => vec![Simd::Baseline],
-        }
-    }
-
-    fn run(
-        simd: Simd,
-        threads: usize,
-        m: usize,
-        n: usize,
-        k: usize,
-        layout: (bool, bool),
-        add: bool,
-    ) -> (Vec<f32>, Vec<f64>) {
-        let (a, b, start) = (numbers(m * k, 1), numbers(k * n, 2), numbers(m * n, 3));
-        let at_a = |i: usize, d: usize| if layout.0 { d * m + i } else { i * k + d };
-        let at_b = |d: usize, j: usize| if layout.1 { j * k + d } else { d * n + j };
-        let mut exact = vec![0.0f64; m * n];
-        for i in 0..m {
-            for j in 0..n {
-                let sum: f64 = (0..k).map(|d| f64::from(a[at_a(i, d)]) * f64::from(b[at_b(d, j)])).sum();
-                exact[i * n + j] = sum * 0.5 + if add { f64::from(start[i * n + j]) } else { 0.0 };
-            }
-        }
-        let ma = if layout.0 { Matrix::rows(&a, m).transposed() } else { Matrix::rows(&a, k) };
-        let mb = if layout.1 { Matrix::rows(&b, k).transposed() } else { Matrix::rows(&b, n) };
-        let mut c = start.clone();
-        let mut workspace = vec![f32::NAN; matmul_workspace(&Tiles::of(simd), threads, n, k)];
-        let out = Output { data: c.as_mut_ptr(), stride: n, add, scale: 0.5 };
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let space = Shared(workspace.as_mut_ptr());
-        let len = workspace.len();
-        // SAFETY: the matrices have the stated sizes; the workspace is ours alone.
-        pool.install(move || unsafe { matmul(simd, threads, m, n, k, ma, mb, out, { space }.slice(0, len)) });
-        (c, exact)
-    }
-
-    #[test]
-    fn products_agree_with_double_precision_in_every_layout() {
-        for simd in levels() {
-            for (m, n, k) in
-                [(1, 1, 1), (7, 65, 33), (13, 130, 700), (100, 64, 5), (6, 2100, 40), (50, 17, 16), (3, 64, 1100)]
-            {
-                for layout in [(false, false), (true, false), (false, true), (true, true)] {
-                    for add in [false, true] {
-                        let (got, exact) = run(simd, 2, m, n, k, layout, add);
-                        for (g, e) in got.iter().zip(&exact) {
-                            assert!(
-                                (f64::from(*g) - e).abs() < 1e-6 * (k as f64 + 10.0),
-                                "{simd:?} {m}x{n}x{k} {layout:?} {add}: {g} {e}"
-                            );
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_bits_do_not_depend_on_the_number_of_threads() {
-        let simd = crate::simd::detect();
-        for (m, n, k) in [(100, 200, 300), (5, 3000, 600), (33, 64, 2000)] {
-            let one = run(simd, 1, m, n, k, (false, true), true).0;
-            for threads in [2, 3, 4] {
-                assert_eq!(one, run(simd, threads, m, n, k, (false, true), true).0);
-            }
-        }
-    }
-
-    #[test]
-    fn a_packed_product_agrees() {
-        for simd in levels() {
-            let (m, n, k) = (20, 70, 90);
-            let (a, b) = (numbers(m * k, 1), numbers(n * k, 2));
-            let tiles = Tiles::of(simd);
-            let mut packed = vec![0.0; tiles.packed_words(n, k)];
-            let (mut c, mut strip) = (vec![0.0; m * n], vec![0.0; tiles.row_block_words(k)]);
-            let out = Output { data: c.as_mut_ptr(), stride: n, add: false, scale: 1.0 };
-            // SAFETY: sizes as stated.
-            unsafe {
-                let packed = pack(simd, n, k, Matrix::rows(&b, k).transposed(), &mut packed);
-                matmul_packed(simd, m, n, Matrix::rows(&a, m).transposed(), packed, out, &mut strip);
-            }
-            for i in 0..m {
-                for j in 0..n {
-                    let exact: f64 = (0..k).map(|d| f64::from(a[d * m + i]) * f64::from(b[j * k + d])).sum();
-                    assert!((f64::from(c[i * n + j]) - exact).abs() < 1e-4);
-                }
-            }
         }
     }
 }
