@@ -63,28 +63,41 @@ pub fn parse_status(path: &Path, text: &str) -> Result<ProcessMemory, MachineErr
     })
 }
 
-/// Address space of this process that files are mapped into: what `rss_file` can grow to at most.
+/// Address space of this process that files are mapped into, without the pages that it has written to: those are its own
+/// copies, and `rss_anon` counts them. What `rss_file` can grow to at most.
 pub fn own_mapped_files(root: &Root) -> Result<Bytes, MachineError> {
-    let path = root.join("/proc/self/maps");
-    let text = fs_err::read_to_string(&path).map_err(|source| MachineError::Unreadable { path: path.clone(), source })?;
+    // A kernel built without page monitoring has no `smaps`; `maps` then gives a looser bound.
+    let (smaps, maps) = (root.join("/proc/self/smaps"), root.join("/proc/self/maps"));
+    let path = if smaps.exists() { smaps } else { maps };
+    let text =
+        fs_err::read_to_string(&path).map_err(|source| MachineError::Unreadable { path: path.clone(), source })?;
     parse_mapped_files(&path, &text)
 }
 
-/// Sum of the ranges of a `maps` file that belong to a file; `path` is only for the messages.
+/// Sum of the ranges of a `smaps` or `maps` file that belong to a file, less their `Anonymous` pages; `path` is only for
+/// the messages.
 pub fn parse_mapped_files(path: &Path, text: &str) -> Result<Bytes, MachineError> {
-    let mut sum = 0u64;
+    let (mut sum, mut of_a_file) = (Bytes::ZERO, false);
     for (at, line) in text.lines().enumerate() {
+        // A line of facts starts with its name and a colon, a range with `start-end`.
+        if let Some((name, value)) = line.split_once(':').filter(|(name, _)| !name.contains(' ')) {
+            if name == "Anonymous" && of_a_file {
+                sum = sum.saturating_sub(kib(path, at + 1, line, value)?);
+            }
+            continue;
+        }
         let wrong = || misread(path, at + 1, "`start-end perms offset device inode [path]`", line);
         let mut fields = line.split_ascii_whitespace();
         let range = fields.next().ok_or_else(wrong)?;
         let inode = fields.nth(3).ok_or_else(wrong)?;
         let (start, end) = range.split_once('-').ok_or_else(wrong)?;
         let address = |text: &str| u64::from_str_radix(text, 16).map_err(|_| wrong());
-        if inode != "0" {
-            sum += address(end)?.checked_sub(address(start)?).ok_or_else(wrong)?;
+        of_a_file = inode != "0";
+        if of_a_file {
+            sum += Bytes(address(end)?.checked_sub(address(start)?).ok_or_else(wrong)?);
         }
     }
-    Ok(Bytes(sum))
+    Ok(sum)
 }
 
 /// The memory of a process.
@@ -116,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapped_files_are_summed_and_anonymous_ranges_are_not() {
+    fn mapped_files_are_summed_and_neither_anonymous_ranges_nor_written_pages_are() {
         let text = "\
 55e0a000-55e0c000 r--p 00000000 fe:00 1234 /usr/bin/x
 55e0c000-55e0d000 r-xp 00002000 fe:00 1234 /usr/bin/x
@@ -124,6 +137,9 @@ mod tests {
 7ffd0000-7ffd1000 rw-p 00000000 00:00 0 [stack]
 ";
         assert_eq!(parse_mapped_files(Path::new("maps"), text).unwrap(), Bytes(0x3000));
+        let copied = text.replace("x\n7f00", "x\nSize:   4 kB\nAnonymous:   4 kB\nVmFlags: rd wr\n7f00");
+        let copied = copied.replace("[stack]\n", "[stack]\nAnonymous:   4 kB\n");
+        assert_eq!(parse_mapped_files(Path::new("smaps"), &copied).unwrap(), Bytes(0x2000), "{copied}");
         assert!(parse_mapped_files(Path::new("maps"), "zz-yy r--p 0 0:0 5 /x").is_err());
         assert!(parse_mapped_files(Path::new("maps"), "1000").is_err());
     }

@@ -194,13 +194,15 @@ fn cuts(search: &Search, chosen: Choices) -> Vec<Cut> {
     };
     let batch = search.job.effective_batch;
     // A smaller micro-batch brings its own largest chunk and, with accumulation, gradients that are kept.
-    let mut step = Choices { recompute: 0, loader_threads: chosen.loader_threads, ..fastest.expect("looked at above").choices };
+    let mut step =
+        Choices { recompute: 0, loader_threads: chosen.loader_threads, ..fastest.expect("looked at above").choices };
     step.micro_batch = chosen.micro_batch;
     step.optimizer_in_backward &= search.job.may_update_in_backward(chosen.micro_batch);
     step.loss_chunk = step.loss_chunk.min(chosen.micro_batch * search.job.target_len);
     turn(format!("micro-batch {} x {} accumulated", chosen.micro_batch, batch / chosen.micro_batch), step);
     step.optimizer_in_backward = chosen.optimizer_in_backward;
-    let how = if chosen.optimizer_in_backward { "update in the backward pass" } else { "update after the backward pass" };
+    let how =
+        if chosen.optimizer_in_backward { "update in the backward pass" } else { "update after the backward pass" };
     turn(how.to_string(), step);
     step.loss_chunk = chosen.loss_chunk;
     turn(format!("loss {} rows at a time", chosen.loss_chunk), step);
@@ -234,7 +236,11 @@ fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
         _ => format!("a RAM budget of {} and a disk budget of {}", in_mib(ram), in_mib(disk)),
     };
     let larger = |now: Bytes, enough: Bytes, more: bool| if more { enough } else { now };
-    offer(budget, job, &Terms { ram: larger(terms.ram, ram, more_ram), disk: larger(terms.disk, disk, more_disk), ..*terms });
+    offer(
+        budget,
+        job,
+        &Terms { ram: larger(terms.ram, ram, more_ram), disk: larger(terms.disk, disk, more_disk), ..*terms },
+    );
     if terms.keep > 1 && more_disk {
         offer("keep 1".into(), job, &Terms { keep: 1, ..*terms });
     }

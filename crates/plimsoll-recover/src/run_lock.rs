@@ -93,7 +93,10 @@ mod tests {
         fs::write(run.path().join(NAME), holder.id().to_string()).unwrap();
         // With a day's patience, only the rule about living holders lets this end.
         let refused = RunLock::take(run.path(), Duration::from_secs(86_400)).unwrap_err();
-        assert!(matches!(refused, RecoverError::RunInUse { process: Some(pid), .. } if pid == holder.id()), "{refused}");
+        assert!(
+            matches!(refused, RecoverError::RunInUse { process: Some(pid), .. } if pid == holder.id()),
+            "{refused}"
+        );
         drop(holder.stdin.take());
         holder.wait().unwrap();
     }

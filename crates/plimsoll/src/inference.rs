@@ -35,7 +35,8 @@ pub fn model_folder(from: &Path) -> Result<PathBuf, Fail> {
     if !from.exists() {
         return Err(Fail::usage(format!("`{}` does not exist; expected a run or a model folder", from.display())));
     }
-    let fail = Fail::usage(format!("`{}` holds no model: neither model/config.json nor config.json is there", from.display()));
+    let fail =
+        Fail::usage(format!("`{}` holds no model: neither model/config.json nor config.json is there", from.display()));
     Err(match run_folder::holds_run(from) {
         true => fail.hint(format!("the run is not finished; go on with it: plimsoll resume {}", from.display())),
         false => fail,
@@ -47,7 +48,8 @@ pub fn open(from: &Path) -> Result<Opened, Fail> {
     let dir = model_folder(from)?;
     let (folder, weights) = ModelFolder::open_with_weights(&dir).or_usage()?;
     let spec = folder.spec();
-    let tokenizer = TextTokenizer::load(&folder.tokenizer_path().or_usage()?, spec.vocab, spec.eos_id, spec.pad_id).or_usage()?;
+    let tokenizer =
+        TextTokenizer::load(&folder.tokenizer_path().or_usage()?, spec.vocab, spec.eos_id, spec.pad_id).or_usage()?;
     Ok(Opened { tokenizer: Arc::new(tokenizer), folder, weights })
 }
 
@@ -66,14 +68,22 @@ impl Opened {
     }
 
     /// Runs `f` with an engine that holds the weights.
-    pub fn with_engine<R: Send>(&self, program: Program, f: impl FnOnce(&mut Engine) -> Result<R, Fail> + Send) -> Result<R, Fail> {
-        with_cores(program.threads, || {}, || {
-            let mut engine = Engine::start(program, None)?;
-            for index in 0..engine.program().store.params.len() {
-                let name = engine.program().store.params[index].param.name.clone();
-                self.weights.fill(&name, engine.param_mut(index)).or_usage()?;
-            }
-            f(&mut engine)
-        })?
+    pub fn with_engine<R: Send>(
+        &self,
+        program: Program,
+        f: impl FnOnce(&mut Engine) -> Result<R, Fail> + Send,
+    ) -> Result<R, Fail> {
+        with_cores(
+            program.threads,
+            || {},
+            || {
+                let mut engine = Engine::start(program, None)?;
+                for index in 0..engine.program().store.params.len() {
+                    let name = engine.program().store.params[index].param.name.clone();
+                    self.weights.fill(&name, engine.param_mut(index)).or_usage()?;
+                }
+                f(&mut engine)
+            },
+        )?
     }
 }

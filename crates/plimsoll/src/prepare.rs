@@ -11,7 +11,7 @@ use plimsoll_engine::{measure_rates, simd, with_cores};
 use plimsoll_machine::{Bytes, Headroom, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
-use plimsoll_plan::choose::{Decision, Pins, Terms, choose};
+use plimsoll_plan::choose::{Decision, Pins, Terms, choose, decide};
 use plimsoll_plan::footprint::Overheads;
 use plimsoll_plan::program::{EvalJob, Job};
 use plimsoll_plan::spec::T5Spec;
@@ -156,7 +156,7 @@ pub fn prepare(settings: &Settings, supervisor: Supervisor, disk: &Path, held: O
         loader: &loader,
     };
     // Planned twice: the first plan's tapes are themselves memory, and are there when the second looks.
-    let first = choose(&job, &terms);
+    let first = decide(&job, &terms);
     heap::trim();
     let now = own_memory(&root)?;
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + own_mapped_files(&root)?;

@@ -9,9 +9,9 @@ mod support;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use serde_json::Value;
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::{Verdict, choose};
+use serde_json::Value;
 use support::cgroup::Cgroup;
 use support::draw::Draw;
 use support::job::{Budget, EVERY, Flags, Job, STEPS};
@@ -23,9 +23,6 @@ const JOBS: u64 = 44;
 const MIB: u64 = 1 << 20;
 /// Two plans of one job may differ by this: what is measured at the start (heap, libraries) is not the same to the byte.
 const MEASURED_ANEW: u64 = MIB;
-/// Linux keeps RSS in counters per core and adds them up now and then: two readings may differ by 64 pages a core.
-const COUNTER_SLACK: u64 = 64 * 4096;
-
 /// A run that came to its end.
 struct Finished {
     job: Job,
@@ -150,16 +147,31 @@ fn no_run_uses_more_than_its_plan_and_no_plan_is_far_above_its_run() {
         let (planned, peak) = (run.bytes("planned_ram_bytes"), run.bytes("peak_ram_bytes"));
         let job = &run.job;
         most = (most.0.max(mib(planned) - mib(peak)), most.1.max(peak as f64 / planned as f64));
-        println!("job {:>2}: planned {:>6.1} MiB, measured {:>6.1} MiB, {:+.1}", job.number, mib(planned), mib(peak), mib(planned) - mib(peak));
-        let parts = || format!("job {}: planned {:.2} MiB, measured {:.2} MiB; {:#}\n{job:?}", job.number, mib(planned), mib(peak), run.plan["ram"]);
-        claim(peak <= planned && planned <= peak * 105 / 100 + 16 * MIB, parts)?;
+        let said = format!("job {:>2}: planned {:>6.2} MiB, measured {:>6.2} MiB", job.number, mib(planned), mib(peak));
+        println!("{said}");
+        let tight = peak <= planned && planned <= peak * 105 / 100 + 16 * MIB;
+        claim(tight, || format!("{said}; {:#}\n{job:?}", run.plan["ram"]))?;
         claim(planned == number(&run.plan, "/ram/peak"), || format!("job {}: summary and plan differ", job.number))?;
-        claim(planned <= number(&run.plan, "/ram/budget"), || format!("job {}: the plan is above its budget", job.number))?;
+        claim(planned <= number(&run.plan, "/ram/budget"), || {
+            format!("job {}: the plan is above its budget", job.number)
+        })?;
         let evals = run.summary["evals"].as_array().map_or(0, Vec::len);
         let expected = if job.eval { STEPS / EVERY + 1 } else { 0 };
-        claim(run.bytes("steps") == STEPS as u64 && evals == expected, || format!("job {}: {evals} evaluations", job.number))
+        claim(run.bytes("steps") == STEPS as u64 && evals == expected, || {
+            format!("job {}: {evals} evaluations", job.number)
+        })
     }));
     println!("at most {:.1} MiB above the run, at most {:.1} % of a plan used", most.0, most.1 * 100.0);
+}
+
+/// What two readings of one peak may differ by. Linux counts resident pages per core and hands them on in batches of 32
+/// (twice the cores where that is more); a peak is kept from what has been handed on, while a reading adds everything up.
+/// Seen here: `VmHWM` falls from 24724 to 24456 kB behind a peak.
+fn counter_slack() -> u64 {
+    const THREADS: usize = 6;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (batch, counters) = (32.max(2 * cores), 2);
+    (counters * batch * cores.min(THREADS) * 4096) as u64
 }
 
 #[test]
@@ -171,7 +183,7 @@ fn the_peak_in_the_summary_is_not_below_what_is_seen_from_outside() {
         claim(seen.sum() + seen.page_tables <= planned, || {
             format!("job {}: {seen:?} with page tables is above the plan of {planned}", run.job.number)
         })?;
-        claim(seen.sum() <= said + COUNTER_SLACK, || format!("job {}: said {said}, seen {seen:?}", run.job.number))
+        claim(seen.sum() <= said + counter_slack(), || format!("job {}: said {said}, seen {seen:?}", run.job.number))
     }));
 }
 
@@ -248,8 +260,12 @@ fn a_budget_below_the_smallest_plan_is_refused_before_step_1_and_leaves_nothing(
 fn every_remedy_of_a_refused_plan_makes_it_fit() {
     let mut kinds = std::collections::BTreeSet::new();
     for number in 0..12 {
-        // The share of the smallest plan that is lent decides which remedies are enough.
-        let job = Job { eval: true, clip: number % 2 == 0, micro_batch: Some(1), recompute: Some("none"), ..Job::draw(number) };
+        let mut job = Job { eval: true, clip: number % 2 == 0, ..Job::draw(number) };
+        if number % 3 == 0 {
+            (job.micro_batch, job.recompute) = (Some(1), Some("none"));
+        } else {
+            (job.micro_batch, job.recompute) = (None, None);
+        }
         let _turn = turn();
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
@@ -310,7 +326,14 @@ fn one_byte_less_than_the_smallest_plan_does_not_fit_and_the_smallest_plan_does(
         let fits = choose(&job, &pure::terms(least)).plan;
         assert_eq!((fits.verdict, fits.ram.peak <= least), (Verdict::Fits, true), "job {number}: {job:?}");
         let less = choose(&job, &pure::terms(Bytes(least.0 - 1))).plan;
-        assert_eq!(less.verdict, Verdict::TooBig, "job {number}: {} of {least}: {:?} {:?} {job:?}", less.ram.peak, less.choices, refused.choices);
+        assert_eq!(
+            less.verdict,
+            Verdict::TooBig,
+            "job {number}: {} of {least}: {:?} {:?} {job:?}",
+            less.ram.peak,
+            less.choices,
+            refused.choices
+        );
     }
 }
 

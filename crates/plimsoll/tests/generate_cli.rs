@@ -41,7 +41,8 @@ fn generate(from: &str, more: &[&str]) -> Said {
 /// The answers of a `--json` output, after a look at its form.
 fn answers(said: &Said, prompts: &[&str]) -> Vec<String> {
     said.must(0, &[]);
-    let rows: Vec<Value> = said.stdout.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect();
+    let rows: Vec<Value> =
+        said.stdout.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect();
     assert_eq!(rows.len(), prompts.len());
     for (row, prompt) in rows.iter().zip(prompts) {
         assert_eq!(row["prompt"], *prompt);
@@ -82,7 +83,17 @@ fn beams_answer_every_prompt_and_the_same_way_twice() {
 fn a_prompt_that_is_too_long_is_cut_and_named() {
     let long = "my cat is called Pixel. ".repeat(120);
     let prompts = [PROMPTS[0], long.as_str()];
-    let said = finished().plimsoll(&["generate", "run", "--max-new", "12", "--json", "--prompt", prompts[0], "--prompt", prompts[1]]);
+    let said = finished().plimsoll(&[
+        "generate",
+        "run",
+        "--max-new",
+        "12",
+        "--json",
+        "--prompt",
+        prompts[0],
+        "--prompt",
+        prompts[1],
+    ]);
     said.must(0, &["warning: prompt 2 is longer than 512 tokens and was cut"]);
     assert_eq!(said.stderr.matches("warning").count(), 1, "{}", said.stderr);
     answers(&said, &prompts);
@@ -97,7 +108,10 @@ fn what_holds_no_model_yet_is_refused_with_the_way_on() {
     trainer.end().must(4, &[]);
     for verb in [&["generate", "run", "--prompt", "hello"][..], &["eval", "run"]] {
         let said = workshop.plimsoll(verb);
-        said.must(2, &["error: `run` holds no model", "hint: the run is not finished; go on with it: plimsoll resume run"]);
+        said.must(
+            2,
+            &["error: `run` holds no model", "hint: the run is not finished; go on with it: plimsoll resume run"],
+        );
         assert_eq!(said.stdout, "");
     }
     let said = workshop.plimsoll(&["generate", ".", "--prompt", "hello"]);
@@ -110,7 +124,8 @@ fn what_holds_no_model_yet_is_refused_with_the_way_on() {
 #[test]
 fn eval_finds_what_the_run_found_at_its_end() {
     let workshop = finished();
-    let summary: Value = serde_json::from_str(&fs_err::read_to_string(workshop.path("run/summary.json")).unwrap()).unwrap();
+    let summary: Value =
+        serde_json::from_str(&fs_err::read_to_string(workshop.path("run/summary.json")).unwrap()).unwrap();
     let last = summary["evals"].as_array().and_then(|evals| evals.last()).expect("an evaluation at the end");
     let said = workshop.plimsoll(&["eval", "run", "--json"]);
     let found: Value = serde_json::from_str(&said.must(0, &[]).stdout).unwrap();
@@ -120,7 +135,11 @@ fn eval_finds_what_the_run_found_at_its_end() {
     assert_eq!((found["rows"].as_u64(), found["generated"].as_u64()), (Some(10), Some(10)));
     let text = workshop.plimsoll(&["eval", "run"]);
     let expected = format!("eval loss {ours:.4}, BLEU-4 ");
-    assert!(text.must(0, &[]).stdout.starts_with(&expected) && text.stdout.contains("of 10 answers exactly right"), "{}", text.stdout);
+    assert!(
+        text.must(0, &[]).stdout.starts_with(&expected) && text.stdout.contains("of 10 answers exactly right"),
+        "{}",
+        text.stdout
+    );
     // What was trained on is known better than what was not.
     let said = workshop.plimsoll(&["eval", "run", "--json", "--data", "train.jsonl"]);
     let trained: Value = serde_json::from_str(&said.must(0, &[]).stdout).unwrap();

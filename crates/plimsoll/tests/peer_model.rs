@@ -31,7 +31,8 @@ fn what_transformers_made_and_we_fine_tuned_computes_the_same_in_transformers() 
     for (version, format) in runs {
         let (data, out) = (format!("pairs.{format}"), format!("{version}-{format}"));
         let words = ["columns: source `question`, target `answer` (guessed", "done: 45 steps"];
-        let args = ["train", "--model", version, "--data", &data, "--ram", "1GiB", "--out", &out, "--optimizer", "adafactor"];
+        let args =
+            ["train", "--model", version, "--data", &data, "--ram", "1GiB", "--out", &out, "--optimizer", "adafactor"];
         workshop.plimsoll(&[&args[..], &["--effective-batch", "8", "--lr", "5e-3"]].concat()).must(0, &words);
     }
     peer(&python, "judge", &workshop.path(""));

@@ -57,9 +57,11 @@ fn parquet_file(path: &Path) {
 #[test]
 fn a_budget_too_small_is_refused_with_what_is_missing_and_what_would_fit() {
     let workshop = workshop();
-    let said = refused(&workshop, &["--ram", "8MiB"], 3, &["too big: ", "more than the budget of 8.0 MiB", "what would fit:"]);
+    let said =
+        refused(&workshop, &["--ram", "8MiB"], 3, &["too big: ", "more than the budget of 8.0 MiB", "what would fit:"]);
     // What it names does fit.
-    let line = said.stderr.lines().find_map(|line| line.trim().strip_prefix("a RAM budget of ")).expect("a budget that fits");
+    let line =
+        said.stderr.lines().find_map(|line| line.trim().strip_prefix("a RAM budget of ")).expect("a budget that fits");
     let budget = line.split(" (").next().unwrap().replace(' ', "");
     workshop.plimsoll(&["train", "job.toml", "--ram", &budget, "--out", "run"]).must(0, &["done: 3 steps"]);
     refused(&workshop, &["--disk", "1MiB"], 3, &["too big: ", "of disk", "the budget of 1.0 MiB"]);
@@ -135,10 +137,16 @@ fn data_that_cannot_be_read_is_refused_by_file_and_line() {
     let cases: [(&str, &[&str]); 7] = [
         ("", &["no rows in 1 file(s), the first is `", "bad.jsonl`"]),
         ("\n \n", &["no rows in 1 file(s)", "bad.jsonl`"]),
-        ("{\"prompt\": \"a\"", &["bad.jsonl`, line 3: expected a JSON object, found text that is not JSON: ", "at column 14"]),
+        (
+            "{\"prompt\": \"a\"",
+            &["bad.jsonl`, line 3: expected a JSON object, found text that is not JSON: ", "at column 14"],
+        ),
         ("not json", &["bad.jsonl`, line 3: expected a JSON object, found text that is not JSON"]),
         ("[1, 2]", &["bad.jsonl`, line 3: expected a JSON object, found an array"]),
-        ("{\"prompt\": \"a\", \"answer\": \"b\"}", &["bad.jsonl`, line 3: expected the column `response`, found `prompt, answer`"]),
+        (
+            "{\"prompt\": \"a\", \"answer\": \"b\"}",
+            &["bad.jsonl`, line 3: expected the column `response`, found `prompt, answer`"],
+        ),
         ("{\"prompt\": \"a\", \"response\": 7}", &["line 3: expected a string in column `response`, found a number"]),
     ];
     for (line, words) in cases {
@@ -172,7 +180,12 @@ fn a_parquet_file_that_is_cut_anywhere_is_refused_and_the_whole_one_trains() {
     let whole = fs_err::read(&path).unwrap();
     for length in [whole.len() - 1, whole.len() / 2, 10, 3] {
         fs_err::write(&path, &whole[..length]).unwrap();
-        refused(&workshop, &["--data", "pairs.parquet"], 2, &["pairs.parquet`, footer", ": not a readable Parquet file: "]);
+        refused(
+            &workshop,
+            &["--data", "pairs.parquet"],
+            2,
+            &["pairs.parquet`, footer", ": not a readable Parquet file: "],
+        );
     }
     // The footer is whole, and what it points at is not there.
     fs_err::write(&path, [&whole[..4], &whole[1500..]].concat()).unwrap();
@@ -187,7 +200,12 @@ fn a_key_or_flag_that_does_not_exist_is_refused_with_the_nearest_that_does() {
     refused(&workshop, &["--efective-batch", "8"], 2, &["'--efective-batch'", "'--effective-batch'"]);
     refused(&workshop, &["--effective-batch", "0"], 2, &["error: `--effective-batch` must be at least 1, found `0`"]);
     workshop.job("efective_batch = 8\nsteps = 3\n");
-    refused(&workshop, &[], 2, &["error: job.toml:9:1: unknown key `efective_batch`", "hint: did you mean `effective_batch`?"]);
+    refused(
+        &workshop,
+        &[],
+        2,
+        &["error: job.toml:9:1: unknown key `efective_batch`", "hint: did you mean `effective_batch`?"],
+    );
     workshop.job("effective_batch = 0\n");
     refused(&workshop, &[], 2, &["error: job.toml:9:19: `train.effective_batch` must be at least 1, found `0`"]);
     workshop.job("steps = 3\nsteps = 4\n");

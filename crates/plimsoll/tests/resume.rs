@@ -10,10 +10,9 @@ use rustix::process::{Signal, kill_process};
 use support_run::trainer::{Trainer, any_of, last_step, records, resumed_from};
 use support_run::{Result, Workshop};
 
-/// 8 epochs of 60 rows are 60 steps. Dropout, shuffling, accumulation, evaluation and clipping are on, checkpoints come
-/// at other steps than evaluations.
+/// 8 epochs of 60 rows are 60 steps. Dropout, shuffling, accumulation, evaluation and clipping are on.
 const STEPS: u64 = 60;
-const COURSE: &str = "effective_batch = 8\nepochs = 8\neval_every = 5\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
+const COURSE: &str = "effective_batch = 8\nepochs = 8\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
                       schedule = { name = \"cosine\", warmup_steps = 4 }\n";
 
 /// Every choice is held: a plan follows the rates that the machine shows at the moment, and two runs that are planned
@@ -28,11 +27,12 @@ enum Optimizer {
 
 impl Optimizer {
     fn job(self) -> String {
-        let table = match self {
-            Optimizer::AdamW => "{ name = \"adamw\", lr = 3e-3, weight_decay = 0.01 }",
-            Optimizer::Adafactor => "{ name = \"adafactor\", lr = 3e-3, beta1 = 0.9 }",
+        // Evaluations at other steps than checkpoints, and at the same.
+        let (table, eval_every) = match self {
+            Optimizer::AdamW => ("{ name = \"adamw\", lr = 3e-3, weight_decay = 0.01 }", 5),
+            Optimizer::Adafactor => ("{ name = \"adafactor\", lr = 3e-3, beta1 = 0.9 }", 3),
         };
-        format!("{COURSE}optimizer = {table}\n{PINS}")
+        format!("{COURSE}eval_every = {eval_every}\noptimizer = {table}\n{PINS}")
     }
 
     fn workshop(self) -> Workshop {
@@ -158,10 +158,8 @@ fn a_second_stop_kills_at_once_and_the_run_can_be_resumed_all_the_same() {
 fn a_run_that_was_stopped_before_its_first_step_starts_when_it_is_resumed() {
     let optimizer = Optimizer::AdamW;
     // While the supervisor starts the worker, and while the worker plans or has just planned.
-    let moments: [fn(&Path) -> bool; 2] = [
-        |run| fs_err::read(run.join(".lock")).is_ok_and(|pid| !pid.is_empty()),
-        |run| run.join("plan.json").exists(),
-    ];
+    let moments: [fn(&Path) -> bool; 2] =
+        [|run| fs_err::read(run.join(".lock")).is_ok_and(|pid| !pid.is_empty()), |run| run.join("plan.json").exists()];
     for seen in moments {
         let workshop = optimizer.workshop();
         let mut trainer = Trainer::train(&workshop, "run");
@@ -217,7 +215,8 @@ fn a_finished_run_is_said_to_be_finished_and_left_as_it_is() {
         fs_err::remove_file(workshop.path("run").join(name)).unwrap();
     }
     finish(&workshop, Optimizer::AdamW, "killed before the model was written");
-    let steps = records(&workshop.path("run")).iter().filter(|r| matches!(r.event, plimsoll_watch::Event::Step { .. })).count();
+    let steps =
+        records(&workshop.path("run")).iter().filter(|r| matches!(r.event, plimsoll_watch::Event::Step { .. })).count();
     assert_eq!(steps as u64, STEPS);
 }
 
@@ -228,7 +227,9 @@ fn what_is_not_a_run_cannot_be_resumed() {
     workshop.plimsoll(&["resume", "nowhere"]).must(2, &["error: `nowhere` does not exist"]);
     workshop.plimsoll(&["resume", "job.toml"]).must(2, &["error: `job.toml` is not a folder"]);
     workshop.plimsoll(&["resume", "model"]).must(2, &["error: `model` is not a run: it has no plan.json"]);
-    workshop.plimsoll(&["resume", "."]).must(2, &["error: `.` is not a run", "hint: start a run: plimsoll train ./job.toml"]);
+    workshop
+        .plimsoll(&["resume", "."])
+        .must(2, &["error: `.` is not a run", "hint: start a run: plimsoll train ./job.toml"]);
     assert!(workshop.tree() == before, "something was written");
 }
 
@@ -246,4 +247,65 @@ fn a_run_that_is_being_trained_is_not_resumed_beside_itself() {
     refused.must(2, &[&holder, "hint: one process trains a run"]);
     trainer.end().must(0, &["done: 60 steps"]);
     Result::of(&workshop.path("run")).must_equal(optimizer.reference(), "undisturbed by the second");
+}
+
+#[test]
+fn data_that_changed_or_went_is_refused_until_it_is_back() {
+    let optimizer = Optimizer::AdamW;
+    let workshop = optimizer.workshop();
+    let data = workshop.path("train.jsonl");
+    let mut trainer = Trainer::train(&workshop, "run");
+    trainer.wait_for_step(4).signal(Signal::INT);
+    trainer.end().must(4, &[]);
+    let before = fs_err::read_to_string(&data).unwrap();
+    let held = fs_err::read(workshop.path("run/journal.jsonl")).unwrap();
+
+    fs_err::write(&data, format!("{before}{}\n", before.lines().next().unwrap())).unwrap();
+    let words = [
+        "the training data is not what it was at step",
+        "expected 60 rows",
+        "found 61 rows",
+        "hint: put the files back",
+    ];
+    Trainer::resume(&workshop, "run").end().must(2, &words);
+    fs_err::remove_file(&data).unwrap();
+    Trainer::resume(&workshop, "run").end().must(2, &["train.jsonl"]);
+    assert!(fs_err::read(workshop.path("run/journal.jsonl")).unwrap() == held, "a refused resume writes");
+
+    fs_err::write(&data, before).unwrap();
+    finish(&workshop, optimizer, "after its data came back");
+}
+
+#[test]
+fn a_plan_that_no_longer_fits_is_made_anew_and_the_losses_agree_to_rounding() {
+    let workshop = Workshop::new();
+    let course = "effective_batch = 32\nsteps = 60\neval_every = 0\nsave_every = 5\noptimizer = { name = \"adamw\", lr = 1e-3 }\n";
+    workshop.job(&format!("{course}[pin]\nmicro_batch = 32\nrecompute = 0\n"));
+    Trainer::train(&workshop, "whole").end().must(0, &[]);
+    let mut trainer = Trainer::train(&workshop, "run");
+    trainer.wait_for_step(6).signal(Signal::INT);
+    trainer.end().must(4, &[]);
+
+    // The budget shrinks below the plan, and the choices are free.
+    let plan = |run: &str| -> serde_json::Value {
+        serde_json::from_slice(&fs_err::read(workshop.path(run).join("plan.json")).unwrap()).unwrap()
+    };
+    let budget = plan("run")["ram"]["peak"].as_u64().unwrap() - (1 << 20);
+    let job = fs_err::read_to_string(workshop.path("run/job.toml")).unwrap();
+    let keep =
+        |line: &&str| !["micro_batch", "recompute", "ram"].iter().any(|key| line.starts_with(&format!("{key} =")));
+    let job: Vec<&str> = job.lines().filter(keep).collect();
+    let job = job.join("\n").replace("[budget]", &format!("[budget]\nram = \"{budget}\""));
+    fs_err::write(workshop.path("run/job.toml"), job + "\n").unwrap();
+    let words = ["does not fit any more; it is planned anew", "to rounding, not to the bit", "done: 60 steps"];
+    Trainer::resume(&workshop, "run").end().must(0, &words);
+
+    assert!(plan("run")["ram"]["peak"].as_u64().unwrap() <= budget);
+    assert_eq!(plan("run")["effective_batch"], 32);
+    assert_ne!(plan("run")["choices"], plan("whole")["choices"]);
+    let losses = |run: &str| plimsoll_watch::losses(&workshop.path(run).join("journal.jsonl")).unwrap();
+    for ((step, a), (_, b)) in losses("run").into_iter().zip(losses("whole")) {
+        assert!((a - b).abs() <= 1e-4 * b, "step {step}: {a} and {b}");
+    }
+    assert_eq!(losses("run").len(), 60);
 }

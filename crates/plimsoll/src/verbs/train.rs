@@ -36,7 +36,9 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     settings.write_run(&folder)?;
     drop(settings);
     let result = take(&folder).and_then(|lock| guard(&folder, lock, events));
-    if matches!(&result, Err(fail) if matches!(fail.exit, Exit::Usage | Exit::TooBig)) && !run_folder::holds_run(&folder) {
+    if matches!(&result, Err(fail) if matches!(fail.exit, Exit::Usage | Exit::TooBig))
+        && !run_folder::holds_run(&folder)
+    {
         forget(&folder, &made);
     }
     result
@@ -53,7 +55,9 @@ pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
     if !run_folder::holds_run(folder) && !folder.join(".lock").exists() {
         let fact = format!("`{}` is not a run: it has no plan.json, journal.jsonl or checkpoints", folder.display());
         return Err(match folder.join("job.toml").exists() {
-            true => Fail::usage(fact).hint(format!("start a run: plimsoll train {}", folder.join("job.toml").display())),
+            true => {
+                Fail::usage(fact).hint(format!("start a run: plimsoll train {}", folder.join("job.toml").display()))
+            }
             false => Fail::usage(fact),
         });
     }
@@ -112,7 +116,10 @@ fn guard(folder: &Path, _lock: RunLock, mut events: Events) -> Result<(), Fail> 
             _ => Exit::Failed,
         })),
         ChildExit::Killed(signal) if outcome.stopped_by_user => {
-            render::talk(format!("stopped at once (signal {signal}); steps since the last checkpoint are lost; go on: plimsoll resume {}", folder.display()));
+            render::talk(format!(
+                "stopped at once (signal {signal}); steps since the last checkpoint are lost; go on: plimsoll resume {}",
+                folder.display()
+            ));
             Err(Fail::silent(Exit::Stopped))
         }
         ChildExit::Killed(signal) => {

@@ -42,7 +42,12 @@ impl fmt::Display for Evaluation {
 }
 
 /// Evaluates on `sources`; answers are generated for its first `answers` rows, or all.
-pub fn evaluate(engine: &mut Engine, sources: &Arc<Sources>, tokenizer: &Arc<TextTokenizer>, answers: Option<u64>) -> Result<Evaluation, Fail> {
+pub fn evaluate(
+    engine: &mut Engine,
+    sources: &Arc<Sources>,
+    tokenizer: &Arc<TextTokenizer>,
+    answers: Option<u64>,
+) -> Result<Evaluation, Fail> {
     let start = Instant::now();
     let shape = engine.program().shape;
     let hook = Some(loader_hook());
@@ -53,10 +58,12 @@ pub fn evaluate(engine: &mut Engine, sources: &Arc<Sources>, tokenizer: &Arc<Tex
         loss.add(engine.eval(facts.samples)?);
     }
     heap::on_behalf(Role::Loader, || drop(batches));
-    let mut found = Evaluation { loss: loss.mean(), bleu: None, exact: None, generated: 0, rows: sources.rows(), seconds: 0.0 };
+    let mut found =
+        Evaluation { loss: loss.mean(), bleu: None, exact: None, generated: 0, rows: sources.rows(), seconds: 0.0 };
     if let Some(planned) = engine.program().generation.as_ref().map(|g| g.shape) {
         let rows = answers.unwrap_or(u64::MAX).min(sources.rows());
-        let options = GenerateOptions { beams: 1, max_new: planned.max_new, length_penalty: 1.0, early_stopping: false };
+        let options =
+            GenerateOptions { beams: 1, max_new: planned.max_new, length_penalty: 1.0, early_stopping: false };
         let mut texts = RowTexts::new(sources.clone());
         let (mut bleu, mut right) = (score::Bleu::default(), 0u64);
         for first in (0..rows).step_by(planned.prompts) {

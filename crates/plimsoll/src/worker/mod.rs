@@ -39,7 +39,9 @@ pub fn run(folder: &Path) -> Result<(), Fail> {
     let mut replanned = earlier.is_none();
     let mut prepared = prepare(&settings, Supervisor::Running(supervisor), folder, held)?;
     if earlier.is_some() && prepared.decision.plan.verdict == Verdict::TooBig {
-        render::talk("the plan that this run began with does not fit any more; it is planned anew, and from here on losses agree to rounding, not to the bit");
+        render::talk(
+            "the plan that this run began with does not fit any more; it is planned anew, and from here on losses agree to rounding, not to the bit",
+        );
         drop(prepared);
         prepared = prepare(&settings, Supervisor::Running(supervisor), folder, None)?;
         replanned = true;
@@ -55,7 +57,11 @@ pub fn run(folder: &Path) -> Result<(), Fail> {
         atomic_write(&plan_path, &serde_json::to_vec_pretty(plan).or_failed()?)?;
     }
     let threads = plan.threads;
-    with_cores(threads, || heap::tag(Role::Engine), move || Run::start(folder, settings, prepared, supervisor, stop)?.go())?
+    with_cores(
+        threads,
+        || heap::tag(Role::Engine),
+        move || Run::start(folder, settings, prepared, supervisor, stop)?.go(),
+    )?
 }
 
 /// An earlier plan's choices: a run that goes on does exactly what it did.
@@ -116,8 +122,15 @@ enum End {
 }
 
 impl<'a> Run<'a> {
-    fn start(folder: &'a Path, settings: Settings, mut prepared: Prepared, supervisor: u32, stop: StopFlag) -> Result<Run<'a>, Fail> {
-        let updates = Updates { optimizer: settings.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
+    fn start(
+        folder: &'a Path,
+        settings: Settings,
+        mut prepared: Prepared,
+        supervisor: u32,
+        stop: StopFlag,
+    ) -> Result<Run<'a>, Fail> {
+        let updates =
+            Updates { optimizer: settings.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
         let program = std::mem::replace(&mut prepared.decision.program, empty_program());
         let mut engine = Engine::start(program, Some(updates))?;
         let journal_path = folder.join("journal.jsonl");
@@ -136,7 +149,11 @@ impl<'a> Run<'a> {
             }
             None => {
                 fill_weights(&mut engine, &prepared, settings.seed)?;
-                journal = if journal_path.exists() { Journal::append(&journal_path)? } else { Journal::create(&journal_path)? };
+                journal = if journal_path.exists() {
+                    Journal::append(&journal_path)?
+                } else {
+                    Journal::create(&journal_path)?
+                };
                 let plan = &prepared.decision.plan;
                 journal.record(&Event::RunStarted {
                     version: env!("CARGO_PKG_VERSION").into(),
@@ -154,8 +171,23 @@ impl<'a> Run<'a> {
         let progress = Progress::new(prepared.steps, Target::Stderr);
         let now = Instant::now();
         Ok(Run {
-            folder, settings, prepared, supervisor, stop, engine, journal, progress, step, cursor, tally, evals,
-            began: now, allocations: 0, saved_at: None, ram: Bytes::ZERO, looked: now,
+            folder,
+            settings,
+            prepared,
+            supervisor,
+            stop,
+            engine,
+            journal,
+            progress,
+            step,
+            cursor,
+            tally,
+            evals,
+            began: now,
+            allocations: 0,
+            saved_at: None,
+            ram: Bytes::ZERO,
+            looked: now,
         })
     }
 
@@ -172,7 +204,12 @@ impl<'a> Run<'a> {
                 self.journal.record(&Event::Stopped { step: self.step, reason: "asked to stop".into() })?;
                 self.journal.sync()?;
                 let saved = if self.step > 0 { "saved" } else { "nothing to save yet" };
-                render::talk(format!("stopped after step {} of {}, {saved}; go on: plimsoll resume {}", self.step, self.prepared.steps, self.folder.display()));
+                render::talk(format!(
+                    "stopped after step {} of {}, {saved}; go on: plimsoll resume {}",
+                    self.step,
+                    self.prepared.steps,
+                    self.folder.display()
+                ));
                 Err(Fail::silent(Exit::Stopped))
             }
             End::Done => self.finish(),
@@ -219,10 +256,11 @@ impl<'a> Run<'a> {
             self.tally.wall_seconds = wall_before + began.elapsed().as_secs_f64();
             self.show(&report)?;
             if !report.loss.is_finite() {
-                let fail = Fail::new(Exit::Failed, anyhow::anyhow!("the loss of step {} is {}", self.step, report.loss));
+                let fail =
+                    Fail::new(Exit::Failed, anyhow::anyhow!("the loss of step {} is {}", self.step, report.loss));
                 return Err(fail.hint("lower the learning rate, or clip gradients with clip_norm; the last checkpoint is from before this step"));
             }
-            let every = |n: Option<u64>| n.is_some_and(|n| n > 0 && self.step % n == 0);
+            let every = |n: Option<u64>| n.is_some_and(|n| n > 0 && self.step.is_multiple_of(n));
             let last = self.step == self.prepared.steps;
             let (save, eval) = (every(self.settings.save_every), every(self.settings.eval_every));
             // Evaluated first: a checkpoint holds the evaluations up to its step, and a resume from it repeats none.
@@ -310,9 +348,21 @@ impl<'a> Run<'a> {
     fn evaluate(&mut self) -> Result<(), Fail> {
         let Some(sources) = self.prepared.eval.clone() else { return Ok(()) };
         let found = evaluate(&mut self.engine, &sources, &self.prepared.tokenizer, Some(evaluate::ROWS_IN_A_RUN))?;
-        self.journal.record(&Event::Eval { step: self.step, loss: found.loss, bleu: found.bleu, exact: found.exact, seconds: found.seconds })?;
+        self.journal.record(&Event::Eval {
+            step: self.step,
+            loss: found.loss,
+            bleu: found.bleu,
+            exact: found.exact,
+            seconds: found.seconds,
+        })?;
         self.progress.note(&format!("step {}: {found}", self.step));
-        self.evals.push(plimsoll_watch::EvalResult { step: self.step, loss: found.loss, bleu: found.bleu, exact: found.exact, seconds: found.seconds });
+        self.evals.push(plimsoll_watch::EvalResult {
+            step: self.step,
+            loss: found.loss,
+            bleu: found.bleu,
+            exact: found.exact,
+            seconds: found.seconds,
+        });
         Ok(())
     }
 
@@ -321,6 +371,8 @@ impl<'a> Run<'a> {
         self.save()?;
         let model = self.folder.join("model");
         save::save_final(&self, &model)?;
+        // Reads a block of the data: before the last look, so that the summary's peak covers it.
+        let example = self.prepared.example().unwrap_or_else(|| "...".into());
         self.look();
         let plan = &self.prepared.decision.plan;
         let summary = self.summary();
@@ -341,9 +393,11 @@ impl<'a> Run<'a> {
         ));
         let (planned, peak) = (plan.ram.peak, summary.peak_ram_bytes);
         let share = peak.0 as f64 / planned.0.max(1) as f64 * 100.0;
-        render::talk(format!("RAM: planned {planned}, measured peak {peak} ({share:.1} % of the plan), budget {}", plan.ram.budget));
+        render::talk(format!(
+            "RAM: planned {planned}, measured peak {peak} ({share:.1} % of the plan), budget {}",
+            plan.ram.budget
+        ));
         render::talk(format!("model: {}", model.display()));
-        let example = self.prepared.example().unwrap_or_else(|| "...".into());
         render::talk(format!("try it: plimsoll generate {} --prompt \"{example}\"", self.folder.display()));
         Ok(())
     }
@@ -395,9 +449,23 @@ impl Prepared {
 /// Stands in for the program that the engine took over.
 fn empty_program() -> plimsoll_plan::program::Program {
     let spec = plimsoll_plan::spec::T5Spec {
-        vocab: 0, d_model: 0, d_kv: 0, d_ff: 0, encoder_layers: 0, decoder_layers: 0, heads: 0, buckets: 0, max_distance: 0,
-        dropout: 0.0, norm_eps: 0.0, feed_forward: plimsoll_plan::spec::FeedForward::Relu, tied: true, scale_head: true,
-        pad_id: 0, eos_id: 0, start_id: 0,
+        vocab: 0,
+        d_model: 0,
+        d_kv: 0,
+        d_ff: 0,
+        encoder_layers: 0,
+        decoder_layers: 0,
+        heads: 0,
+        buckets: 0,
+        max_distance: 0,
+        dropout: 0.0,
+        norm_eps: 0.0,
+        feed_forward: plimsoll_plan::spec::FeedForward::Relu,
+        tied: true,
+        scale_head: true,
+        pad_id: 0,
+        eos_id: 0,
+        start_id: 0,
     };
     plimsoll_plan::program::compile_inference(&spec, None, None, 1, plimsoll_plan::tiles::Simd::Baseline)
 }

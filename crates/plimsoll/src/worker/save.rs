@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_data::Cursor;
+use plimsoll_data::{Cursor, DataFacts};
 use plimsoll_engine::Engine;
 use plimsoll_machine::Bytes;
 use plimsoll_model::{Existing, TensorView, WeightFiles, save_model, write_safetensors};
@@ -22,6 +22,7 @@ const OPTIMIZER: &str = "optimizer.safetensors";
 #[derive(Serialize, Deserialize)]
 struct Facts {
     cursor: Cursor,
+    data: DataFacts,
     simd: Simd,
     seed: u64,
     total_steps: u64,
@@ -76,6 +77,7 @@ pub(super) fn save(run: &Run) -> Result<(PathBuf, Bytes), Fail> {
     }
     let facts = Facts {
         cursor: run.cursor,
+        data: *run.prepared.sources.facts(),
         simd: run.prepared.decision.plan.simd,
         seed: run.settings.seed,
         total_steps: run.prepared.steps,
@@ -96,7 +98,10 @@ pub(super) fn load(folder: &Path, engine: &mut Engine, prepared: &Prepared) -> R
     }
     let latest = checkpoint::latest_complete(&dir)?;
     for skipped in &latest.skipped {
-        crate::render::talk(format!("the checkpoint of step {} is not whole and is passed over: {}", skipped.step, skipped.reason));
+        crate::render::talk(format!(
+            "the checkpoint of step {} is not whole and is passed over: {}",
+            skipped.step, skipped.reason
+        ));
     }
     let Some(manifest) = latest.manifest else {
         if !latest.skipped.is_empty() {
@@ -105,6 +110,7 @@ pub(super) fn load(folder: &Path, engine: &mut Engine, prepared: &Prepared) -> R
         return Ok(None);
     };
     let facts: Facts = serde_json::from_value(manifest.facts.clone()).or_usage()?;
+    same_data(manifest.step, &facts.data, prepared.sources.facts())?;
     let weights = WeightFiles::open_file(manifest.path().join(WEIGHTS)).or_usage()?;
     for index in 0..engine.program().store.params.len() {
         let name = engine.program().store.params[index].param.name.clone();
@@ -119,6 +125,21 @@ pub(super) fn load(folder: &Path, engine: &mut Engine, prepared: &Prepared) -> R
     }
     let Facts { cursor, simd, tally, evals, .. } = facts;
     Ok(Some(Restored { step: manifest.step, cursor, tally, evals, simd, path: manifest.path().to_path_buf() }))
+}
+
+/// A cursor means something only in the data that it was taken in.
+fn same_data(step: u64, then: &DataFacts, now: &DataFacts) -> Result<(), Fail> {
+    let marks = |facts: &DataFacts| (facts.rows, facts.files, facts.blocks, facts.longest_source, facts.longest_target);
+    if marks(then) == marks(now) {
+        return Ok(());
+    }
+    let told = |facts: &DataFacts| {
+        let DataFacts { rows, files, longest_source, longest_target, .. } = facts;
+        format!("{rows} rows in {files} file(s), the longest texts {longest_source} and {longest_target} bytes")
+    };
+    let fact =
+        format!("the training data is not what it was at step {step}: expected {}, found {}", told(then), told(now));
+    Err(Fail::usage(fact).hint("put the files back as they were, or start a new run"))
 }
 
 /// Writes the model in Hugging Face's layout.

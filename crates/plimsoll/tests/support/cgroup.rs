@@ -19,7 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Cgroup {
     dir: PathBuf,
-    peak: &'static str,
 }
 
 impl Cgroup {
@@ -28,12 +27,12 @@ impl Cgroup {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("plimsoll-contract-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
         let (mount, files) = match mounted("memory.limit_in_bytes") {
-            Some(mount) => (mount, ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max_usage_in_bytes"]),
-            None => (mount_v2()?, ["memory.max", "memory.swap.max", "memory.peak"]),
+            Some(mount) => (mount, ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]),
+            None => (mount_v2()?, ["memory.max", "memory.swap.max"]),
         };
         let dir = mount.join(name);
         fs_err::create_dir(&dir).map_err(|e| e.to_string())?;
-        let cgroup = Cgroup { dir, peak: files[2] };
+        let cgroup = Cgroup { dir };
         let limit = limit.next_multiple_of(4096).to_string();
         fs_err::write(cgroup.dir.join(files[0]), &limit).map_err(|e| e.to_string())?;
         let swap = if files[1] == "memory.swap.max" { "0" } else { &limit };
@@ -47,11 +46,6 @@ impl Cgroup {
         let procs = fs_err::OpenOptions::new().write(true).open(self.dir.join("cgroup.procs")).unwrap().into_file();
         // SAFETY: between fork and exec only one `write` is made: no allocation, no lock.
         unsafe { command.pre_exec(move || (&procs).write_all(b"0")) };
-    }
-
-    /// The most that was ever charged to it, in bytes, where the kernel says.
-    pub fn peak(&self) -> Option<u64> {
-        fs_err::read_to_string(self.dir.join(self.peak)).ok()?.trim().parse().ok()
     }
 }
 

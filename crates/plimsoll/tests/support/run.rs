@@ -45,7 +45,8 @@ impl Seen {
 impl Ended {
     /// stdout as JSON.
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.data).unwrap_or_else(|e| panic!("stdout is not JSON: {e}\n{}\n{}", self.data, self.talk))
+        serde_json::from_str(&self.data)
+            .unwrap_or_else(|e| panic!("stdout is not JSON: {e}\n{}\n{}", self.data, self.talk))
     }
 }
 

@@ -52,8 +52,13 @@ impl Workshop {
 
     /// Writes `job.toml`: random weights, the data here, and `rest` below its `[train]`.
     pub fn job(&self, rest: &str) {
-        let head = "[model]\npath = \"model\"\ninit = \"random\"\n[data]\ntrain = [\"train.jsonl\"]\neval = \"eval.jsonl\"\n";
-        fs_err::write(self.path("job.toml"), format!("{head}[train]\nthreads = 2\n{rest}\n[budget]\nram = \"256MiB\"\n")).unwrap();
+        let head =
+            "[model]\npath = \"model\"\ninit = \"random\"\n[data]\ntrain = [\"train.jsonl\"]\neval = \"eval.jsonl\"\n";
+        fs_err::write(
+            self.path("job.toml"),
+            format!("{head}[train]\nthreads = 2\n{rest}\n[budget]\nram = \"256MiB\"\n"),
+        )
+        .unwrap();
     }
 
     /// Gives the model weights: a folder `weighted/` beside `model/`.
@@ -68,7 +73,8 @@ impl Workshop {
         };
         let data: Vec<Vec<f32>> = params.iter().map(drawn).collect();
         let both = params.iter().zip(&data);
-        let views: Vec<TensorView> = both.map(|(p, data)| TensorView { name: &p.name, shape: &p.shape, data }).collect();
+        let views: Vec<TensorView> =
+            both.map(|(p, data)| TensorView { name: &p.name, shape: &p.shape, data }).collect();
         save_model(&to, folder.config(), folder.spec(), &views, &from, Existing::Refuse).unwrap();
         to
     }
@@ -166,7 +172,14 @@ impl Result {
     pub fn must_equal(&self, other: &Result, told: &str) {
         assert_eq!(self.losses.len(), other.losses.len(), "{told}: number of steps");
         for (a, b) in self.losses.iter().zip(&other.losses) {
-            assert_eq!(a, b, "{told}: the losses part at step {}: {} and {}", a.0, f64::from_bits(a.1), f64::from_bits(b.1));
+            assert_eq!(
+                a,
+                b,
+                "{told}: the losses part at step {}: {} and {}",
+                a.0,
+                f64::from_bits(a.1),
+                f64::from_bits(b.1)
+            );
         }
         assert_eq!(self.evals, other.evals, "{told}: evaluations");
         assert!(self.weights == other.weights, "{told}: the weights differ");

@@ -6,6 +6,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
@@ -48,7 +49,16 @@ impl Trainer {
         add_watch(&changes, &run, WatchFlags::CREATE | WatchFlags::MODIFY | WatchFlags::MOVED_TO).unwrap();
         let stderr = run.with_extension("stderr");
         let file = fs_err::File::create(&stderr).unwrap().into_parts().0;
-        let child = workshop.command(args).stderr(file).spawn().expect("plimsoll starts");
+        let mut command = workshop.command(args);
+        // SAFETY: between fork and exec only a disposition is set: no allocation, no lock. Where the tests themselves
+        // run in the background, they ignore Ctrl-C, and the program would rightly go on ignoring it.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                Ok(())
+            })
+        };
+        let child = command.stderr(file).spawn().expect("plimsoll starts");
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         Trainer { child, ended, changes, run, stderr }
     }
@@ -77,15 +87,18 @@ impl Trainer {
 
     /// The process that trains.
     pub fn worker(&self) -> Pid {
+        self.find_worker().expect("the supervisor has a worker")
+    }
+
+    fn find_worker(&self) -> Option<Pid> {
         let ours = self.child.id().to_string();
         let is_worker = |pid: &i32| {
             let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let behind_the_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
             behind_the_name.split_whitespace().nth(1) == Some(ours.as_str())
         };
-        let names = fs_err::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
-        let found = names.filter_map(|name| name.to_str()?.parse().ok()).find(is_worker);
-        Pid::from_raw(found.expect("the supervisor has a worker")).unwrap()
+        let names = fs_err::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter_map(|name| name.parse().ok()).find(is_worker).and_then(Pid::from_raw)
     }
 
     /// Signals the supervisor.
@@ -108,7 +121,13 @@ impl Trainer {
 
 impl Drop for Trainer {
     fn drop(&mut self) {
-        // Only where a test failed on the way; the worker follows its supervisor.
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        // Only where a test failed on the way, perhaps with the worker halted.
+        if let Some(worker) = self.find_worker() {
+            let _ = kill_process(worker, Signal::KILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
