@@ -37,8 +37,6 @@ pub use meminfo::{MemInfo, parse_meminfo};
 pub use mounts::{Mount, mount_of, parse_mountinfo};
 pub use pressure::{Pressure, Stall, parse_pressure};
 pub use probe::{Probe, Ram, Swap, probe};
-pub use process::{
-    ProcessMemory, own_mapped_files, own_memory, parse_mapped_files, parse_status, process_memory,
-};
+pub use process::{ProcessMemory, own_mapped_files, own_memory, parse_mapped_files, parse_status, process_memory};
 pub use root::Root;
 pub use sighting::Sighting;

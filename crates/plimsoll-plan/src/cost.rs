@@ -81,7 +81,9 @@ pub(crate) fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
             total.add(Work::bytes((rows.target * vocab * 4 * 4) as f64));
             total
         }
-        Op::LossOnly { chunk, width, vocab, .. } => Work::product(*chunk, *vocab, *width, (rows.target * vocab * 8) as f64),
+        Op::LossOnly { chunk, width, vocab, .. } => {
+            Work::product(*chunk, *vocab, *width, (rows.target * vocab * 8) as f64)
+        }
         Op::Logits { width, vocab, .. } => Work::product(rows.beam, *vocab, *width, 0.0),
         Op::Attention { shape, .. } | Op::AttentionBackward { shape, .. } => {
             let products = if matches!(op, Op::Attention { .. }) { 2 } else { 5 };
@@ -93,17 +95,24 @@ pub(crate) fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
             total.bytes = (scores * 8) as f64;
             total
         }
-        Op::Norm { side, width, .. } | Op::NormApply { side, width, .. } | Op::Embed { side, width, .. } => moved(*side, *width, 2),
+        Op::Norm { side, width, .. } | Op::NormApply { side, width, .. } | Op::Embed { side, width, .. } => {
+            moved(*side, *width, 2)
+        }
         Op::Residual { side, width, .. } | Op::NormBackward { side, width, .. } => moved(*side, *width, 4),
-        Op::DropBackward { side, width, .. } | Op::EmbedBackward { side, width, .. } | Op::Relu { side, width, .. } => moved(*side, *width, 2),
+        Op::DropBackward { side, width, .. } | Op::EmbedBackward { side, width, .. } | Op::Relu { side, width, .. } => {
+            moved(*side, *width, 2)
+        }
         Op::ReluBackward { side, width, .. } => moved(*side, *width, 3),
         Op::GatedGelu { side, width, .. } => moved(*side, *width, 3),
         Op::GatedGeluBackward { side, width, .. } => moved(*side, *width, 5),
         Op::Update { param, state, .. } => {
-            let words = store.params[*param].param.elements() + state.iter().map(|id| store.tensors[id.0 as usize].words).sum::<usize>();
+            let words = store.params[*param].param.elements()
+                + state.iter().map(|id| store.tensors[id.0 as usize].words).sum::<usize>();
             Work::bytes((words * 3 * 4) as f64)
         }
-        Op::GradientNorm { gradients } => Work::bytes(gradients.iter().map(|id| store.tensors[id.0 as usize].words * 4).sum::<usize>() as f64),
+        Op::GradientNorm { gradients } => {
+            Work::bytes(gradients.iter().map(|id| store.tensors[id.0 as usize].words * 4).sum::<usize>() as f64)
+        }
         Op::BiasExpand { .. }
         | Op::BiasCollect { .. }
         | Op::Zero { .. }

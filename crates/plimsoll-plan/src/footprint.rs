@@ -111,6 +111,10 @@ pub fn disk(program: &Program, keep: usize, budget: Bytes) -> Footprint {
     let checkpoint = Bytes(weights + state + (1 << 20));
     Footprint::of(
         budget,
-        vec![("checkpoints", checkpoint * (keep.max(1) as u64 + 1)), ("final model", Bytes(weights) + Bytes::mib(8)), ("records", Bytes::mib(16))],
+        vec![
+            ("checkpoints", checkpoint * (keep.max(1) as u64 + 1)),
+            ("final model", Bytes(weights) + Bytes::mib(8)),
+            ("records", Bytes::mib(16)),
+        ],
     )
 }

@@ -17,7 +17,7 @@ pub mod program;
 mod search;
 pub mod spec;
 pub mod t5;
+mod table;
 pub mod tape;
 pub mod tiles;
 pub mod train;
-mod table;

@@ -105,7 +105,18 @@ pub enum Op {
     /// `out = drop(x * rstd * weight)` again, bit-equal to what `Norm` wrote.
     NormApply { side: Side, x: Id, weight: Id, rstd: Id, out: Id, width: usize, drop: Option<Place> },
     /// `dx (+)= norm'(dy)`, `weight_grad (+)= sum dy * x * rstd`.
-    NormBackward { side: Side, dy: Id, x: Id, weight: Id, rstd: Id, dx: Id, add: bool, weight_grad: Id, write: Write, width: usize },
+    NormBackward {
+        side: Side,
+        dy: Id,
+        x: Id,
+        weight: Id,
+        rstd: Id,
+        dx: Id,
+        add: bool,
+        weight_grad: Id,
+        write: Write,
+        width: usize,
+    },
     /// `out[R, outputs] = x[R, inputs] weight[outputs, inputs]^T`.
     Linear { side: Side, x: Id, weight: Id, out: Id, inputs: usize, outputs: usize },
     /// `dx[R, inputs] (+)= dy[R, outputs] weight`.
@@ -129,7 +140,16 @@ pub enum Op {
     /// `table_grad` from the gradient by distance.
     BiasCollect { ddelta: Id, table_grad: Id, write: Write, shape: AttentionShape },
     /// Softmax attention; keeps the log-sum-exp of each row, never the matrix of scores.
-    Attention { shape: AttentionShape, q: Cols, k: Cols, v: Cols, bias: Option<Id>, out: Id, lse: Id, drop: Option<Place> },
+    Attention {
+        shape: AttentionShape,
+        q: Cols,
+        k: Cols,
+        v: Cols,
+        bias: Option<Id>,
+        out: Id,
+        lse: Id,
+        drop: Option<Place>,
+    },
     /// Gradients of q, k, v and, added, of the bias by distance.
     AttentionBackward {
         shape: AttentionShape,
@@ -147,7 +167,19 @@ pub enum Op {
         drop: Option<Place>,
     },
     /// Cross entropy over the vocabulary, `chunk` rows at a time, with the gradients of its input and of the head.
-    Loss { hidden: Id, weight: Id, losses: Id, dhidden: Id, grad: Id, write: Write, logits: Id, chunk: usize, width: usize, vocab: usize, scale: f32 },
+    Loss {
+        hidden: Id,
+        weight: Id,
+        losses: Id,
+        dhidden: Id,
+        grad: Id,
+        write: Write,
+        logits: Id,
+        chunk: usize,
+        width: usize,
+        vocab: usize,
+        scale: f32,
+    },
     /// Cross entropy alone.
     LossOnly { hidden: Id, weight: Id, losses: Id, logits: Id, chunk: usize, width: usize, vocab: usize, scale: f32 },
     /// Does nothing: the tensors live until here at least.
@@ -202,8 +234,12 @@ impl Op {
         match self {
             Op::Embed { table, out, .. } => all(&[*table, *out]),
             Op::EmbedBackward { grad, table_grad, .. } => all(&[*grad, *table_grad]),
-            Op::Norm { x, weight, rstd, out, .. } | Op::NormApply { x, weight, rstd, out, .. } => all(&[*x, *weight, *rstd, *out]),
-            Op::NormBackward { dy, x, weight, rstd, dx, weight_grad, .. } => all(&[*dy, *x, *weight, *rstd, *dx, *weight_grad]),
+            Op::Norm { x, weight, rstd, out, .. } | Op::NormApply { x, weight, rstd, out, .. } => {
+                all(&[*x, *weight, *rstd, *out])
+            }
+            Op::NormBackward { dy, x, weight, rstd, dx, weight_grad, .. } => {
+                all(&[*dy, *x, *weight, *rstd, *dx, *weight_grad])
+            }
             Op::Linear { x, weight, out, .. } => all(&[*x, *weight, *out]),
             Op::LinearInput { dy, weight, dx, .. } => all(&[*dy, *weight, *dx]),
             Op::LinearWeight { dy, x, grad, .. } => all(&[*dy, *x, *grad]),
@@ -223,7 +259,9 @@ impl Op {
                 all(&[q.id, k.id, v.id, *out, *lse, *dout, dq.id, dk.id, dv.id]);
                 bias.iter().chain(dbias).for_each(|id| f(*id));
             }
-            Op::Loss { hidden, weight, losses, dhidden, grad, logits, .. } => all(&[*hidden, *weight, *losses, *dhidden, *grad, *logits]),
+            Op::Loss { hidden, weight, losses, dhidden, grad, logits, .. } => {
+                all(&[*hidden, *weight, *losses, *dhidden, *grad, *logits])
+            }
             Op::LossOnly { hidden, weight, losses, logits, .. } => all(&[*hidden, *weight, *losses, *logits]),
             Op::Zero { tensor, .. } => all(&[*tensor]),
             Op::GradientNorm { gradients: tensors } | Op::Hold { tensors } => all(tensors),
@@ -239,12 +277,20 @@ impl Op {
     }
 
     /// Words of scratch that the op needs while it runs, on `threads` threads. The engine asserts the same formula.
-    pub fn workspace(&self, rows: &MaxRows, tiles: &Tiles, threads: usize, param_words: &dyn Fn(usize) -> ParamShape) -> usize {
+    pub fn workspace(
+        &self,
+        rows: &MaxRows,
+        tiles: &Tiles,
+        threads: usize,
+        param_words: &dyn Fn(usize) -> ParamShape,
+    ) -> usize {
         match self {
             Op::Linear { inputs, outputs, .. } => matmul_workspace(tiles, threads, *outputs, *inputs),
             Op::LinearInput { inputs, outputs, .. } => matmul_workspace(tiles, threads, *inputs, *outputs),
             Op::LinearWeight { side, inputs, .. } => matmul_workspace(tiles, threads, *inputs, rows.of(*side)),
-            Op::Logits { width, vocab, .. } | Op::LossOnly { width, vocab, .. } => matmul_workspace(tiles, threads, *vocab, *width),
+            Op::Logits { width, vocab, .. } | Op::LossOnly { width, vocab, .. } => {
+                matmul_workspace(tiles, threads, *vocab, *width)
+            }
             Op::Loss { width, vocab, chunk, .. } => matmul_workspace(tiles, threads, *vocab, *width)
                 .max(matmul_workspace(tiles, threads, *width, *vocab))
                 .max(matmul_workspace(tiles, threads, *width, *chunk)),

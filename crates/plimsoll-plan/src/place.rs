@@ -86,7 +86,8 @@ mod tests {
         let last = spans.iter().map(|s| s.1).max().unwrap_or(0);
         let ids: Vec<_> = spans.iter().map(|(_, _, words)| tape.tensor("t", *words, Role::Activation)).collect();
         for at in 0..=last {
-            let touched = spans.iter().zip(&ids).filter(|((a, b, _), _)| *a == at || *b == at).map(|(_, id)| *id).collect();
+            let touched =
+                spans.iter().zip(&ids).filter(|((a, b, _), _)| *a == at || *b == at).map(|(_, id)| *id).collect();
             tape.push(Op::GradientNorm { gradients: touched });
         }
         tape

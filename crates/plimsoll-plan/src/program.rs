@@ -137,7 +137,15 @@ pub fn staging_words(shape: &BatchShape, generate: Option<&GenerateShape>) -> us
 /// Offsets of the persistent tensors, and their total.
 pub(crate) fn store_places(store: &Store) -> (Vec<usize>, usize) {
     let mut at = 0;
-    let offsets = store.tensors.iter().map(|t| { let here = at; at += aligned(t.words); here }).collect();
+    let offsets = store
+        .tensors
+        .iter()
+        .map(|t| {
+            let here = at;
+            at += aligned(t.words);
+            here
+        })
+        .collect();
     (offsets, at)
 }
 
@@ -189,7 +197,12 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
         work = work.max(space(&generation.placed.tape, &generation.placed.rows));
     }
     let (store_offsets, store_words) = store_places(&store);
-    let parts = ArenaParts { store: store_words, transient: aligned(transient), workspace: work, staging: staging_words(&shape, generation.as_ref().map(|g| &g.shape)) };
+    let parts = ArenaParts {
+        store: store_words,
+        transient: aligned(transient),
+        workspace: work,
+        staging: staging_words(&shape, generation.as_ref().map(|g| &g.shape)),
+    };
     Program {
         spec: job.spec.clone(),
         store,
@@ -225,7 +238,13 @@ fn place_generation(spec: &T5Spec, store: &Store, shape: GenerateShape) -> Place
 }
 
 /// A program without training: the loss of a batch, and generation.
-pub fn compile_inference(spec: &T5Spec, eval: Option<(BatchShape, usize)>, generate: Option<GenerateShape>, threads: usize, simd: Simd) -> Program {
+pub fn compile_inference(
+    spec: &T5Spec,
+    eval: Option<(BatchShape, usize)>,
+    generate: Option<GenerateShape>,
+    threads: usize,
+    simd: Simd,
+) -> Program {
     let store = t5::store(spec, None, false);
     let (mut transient, mut work) = (0, 0);
     let staged = eval.map_or(BatchShape { samples: 1, source_len: 1, target_len: 1 }, |(shape, _)| shape);
@@ -239,8 +258,25 @@ pub fn compile_inference(spec: &T5Spec, eval: Option<(BatchShape, usize)>, gener
         work = work.max(workspace(&placed.tape, &store, &placed.rows, simd, threads));
     }
     let (store_offsets, store_words) = store_places(&store);
-    let parts = ArenaParts { store: store_words, transient: aligned(transient), workspace: work, staging: staging_words(&staged, generate.as_ref()) };
-    Program { spec: spec.clone(), store, store_offsets, micro: None, update: None, eval, generation, shape: staged, threads, simd, parts }
+    let parts = ArenaParts {
+        store: store_words,
+        transient: aligned(transient),
+        workspace: work,
+        staging: staging_words(&staged, generate.as_ref()),
+    };
+    Program {
+        spec: spec.clone(),
+        store,
+        store_offsets,
+        micro: None,
+        update: None,
+        eval,
+        generation,
+        shape: staged,
+        threads,
+        simd,
+        parts,
+    }
 }
 
 impl Program {

@@ -96,13 +96,18 @@ pub fn t5_params(spec: &T5Spec) -> Vec<Param> {
     for (stack, layers) in [("encoder", spec.encoder_layers), ("decoder", spec.decoder_layers)] {
         for i in 0..layers {
             let block = format!("{stack}.block.{i}.layer");
-            let kinds: &[&str] = if stack == "encoder" { &["SelfAttention"] } else { &["SelfAttention", "EncDecAttention"] };
+            let kinds: &[&str] =
+                if stack == "encoder" { &["SelfAttention"] } else { &["SelfAttention", "EncDecAttention"] };
             for (j, kind) in kinds.iter().enumerate() {
                 let q_std = (d * spec.d_kv as f32).powf(-0.5);
                 add(format!("{block}.{j}.{kind}.q.weight"), &[inner, spec.d_model], Init::Normal(q_std));
                 add(format!("{block}.{j}.{kind}.k.weight"), &[inner, spec.d_model], Init::Normal(d.powf(-0.5)));
                 add(format!("{block}.{j}.{kind}.v.weight"), &[inner, spec.d_model], Init::Normal(d.powf(-0.5)));
-                add(format!("{block}.{j}.{kind}.o.weight"), &[spec.d_model, inner], Init::Normal((inner as f32).powf(-0.5)));
+                add(
+                    format!("{block}.{j}.{kind}.o.weight"),
+                    &[spec.d_model, inner],
+                    Init::Normal((inner as f32).powf(-0.5)),
+                );
                 if i == 0 && j == 0 {
                     let name = format!("{block}.0.SelfAttention.relative_attention_bias.weight");
                     add(name, &[spec.buckets, spec.heads], Init::Normal(d.powf(-0.5)));
@@ -117,7 +122,11 @@ pub fn t5_params(spec: &T5Spec) -> Vec<Param> {
             for w in wi {
                 add(format!("{block}.{j}.DenseReluDense.{w}.weight"), &[ff, spec.d_model], Init::Normal(d.powf(-0.5)));
             }
-            add(format!("{block}.{j}.DenseReluDense.wo.weight"), &[spec.d_model, ff], Init::Normal((ff as f32).powf(-0.5)));
+            add(
+                format!("{block}.{j}.DenseReluDense.wo.weight"),
+                &[spec.d_model, ff],
+                Init::Normal((ff as f32).powf(-0.5)),
+            );
             add(format!("{block}.{j}.layer_norm.weight"), &[spec.d_model], Init::Ones);
         }
         add(format!("{stack}.final_layer_norm.weight"), &[spec.d_model], Init::Ones);

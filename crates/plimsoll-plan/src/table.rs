@@ -30,7 +30,13 @@ impl fmt::Display for Plan {
         }
         for cut in &self.cuts {
             let sign = if cut.saved >= 0 { '-' } else { '+' };
-            writeln!(f, "  {}: {sign}{}, {:+.1} % time", cut.what, Bytes(cut.saved.unsigned_abs()), cut.slower_percent)?;
+            writeln!(
+                f,
+                "  {}: {sign}{}, {:+.1} % time",
+                cut.what,
+                Bytes(cut.saved.unsigned_abs()),
+                cut.slower_percent
+            )?;
         }
         writeln!(f)?;
         match self.verdict {
@@ -45,7 +51,10 @@ impl fmt::Display for Plan {
                 } else {
                     (self.disk.peak, self.disk.budget, "disk")
                 };
-                write!(f, "too big: the smallest plan needs {peak} of {what}, {short} more than the budget of {budget}")?;
+                write!(
+                    f,
+                    "too big: the smallest plan needs {peak} of {what}, {short} more than the budget of {budget}"
+                )?;
                 if !self.would_fit.is_empty() {
                     write!(f, "\nwhat would fit:")?;
                 }

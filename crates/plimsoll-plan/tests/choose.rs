@@ -35,7 +35,17 @@ fn t5_small() -> T5Spec {
 }
 
 fn job(spec: T5Spec, effective_batch: usize, len: usize, optimizer: OptimizerSpec) -> Job {
-    Job { spec, source_len: len, target_len: len, effective_batch, optimizer, clip: false, eval: None, threads: 2, simd: Simd::Avx512 }
+    Job {
+        spec,
+        source_len: len,
+        target_len: len,
+        effective_batch,
+        optimizer,
+        clip: false,
+        eval: None,
+        threads: 2,
+        simd: Simd::Avx512,
+    }
 }
 
 fn loader(samples: usize, threads: usize) -> Bytes {
@@ -88,7 +98,12 @@ fn the_chosen_plan_is_within_three_percent_of_the_fastest_that_fits() {
     for micro_batch in [1, 2, 4, 8] {
         for recompute in [0, 1, 2, 3, 6, 12] {
             for loss_chunk in [32, 64, 128, 256, 512, 1024] {
-                let pins = Pins { micro_batch: Some(micro_batch), recompute: Some(recompute), loss_chunk: Some(loss_chunk), ..Pins::default() };
+                let pins = Pins {
+                    micro_batch: Some(micro_batch),
+                    recompute: Some(recompute),
+                    loss_chunk: Some(loss_chunk),
+                    ..Pins::default()
+                };
                 let plan = choose(&job, &terms(ram, pins)).plan;
                 if plan.verdict == Verdict::Fits {
                     fastest = fastest.min(plan.seconds_per_update);
@@ -101,7 +116,11 @@ fn the_chosen_plan_is_within_three_percent_of_the_fastest_that_fits() {
 
 #[test]
 fn what_cannot_fit_is_refused_with_remedies_that_are_true() {
-    let job = Job { clip: true, eval: Some(EvalJob { beams: 1, max_new: 128 }), ..job(t5_small(), 16, 512, OptimizerSpec::adamw(1e-4)) };
+    let job = Job {
+        clip: true,
+        eval: Some(EvalJob { beams: 1, max_new: 128 }),
+        ..job(t5_small(), 16, 512, OptimizerSpec::adamw(1e-4))
+    };
     let ram = Bytes::mib(600);
     let plan = choose(&job, &terms(ram, Pins::default())).plan;
     assert_eq!(plan.verdict, Verdict::TooBig);
@@ -133,7 +152,21 @@ fn the_loader_gets_as_many_threads_as_keep_it_ahead() {
     assert_eq!(loader_threads(1_000.0, 1e6, 8), 1);
     assert_eq!(loader_threads(1e6, 1e6, 8), 2);
     assert_eq!(loader_threads(1e9, 1e6, 8), 8);
-    let job = job(T5Spec { vocab: 100, d_model: 8, d_ff: 8, d_kv: 4, heads: 1, encoder_layers: 1, decoder_layers: 1, ..t5_small() }, 8, 64, OptimizerSpec::adafactor(1e-3));
+    let job = job(
+        T5Spec {
+            vocab: 100,
+            d_model: 8,
+            d_ff: 8,
+            d_kv: 4,
+            heads: 1,
+            encoder_layers: 1,
+            decoder_layers: 1,
+            ..t5_small()
+        },
+        8,
+        64,
+        OptimizerSpec::adafactor(1e-3),
+    );
     let mut slow = terms(Bytes::gib(1), Pins::default());
     assert_eq!(choose(&job, &slow).plan.choices.loader_threads, 2);
     slow.loader_rate = 1e12;
@@ -143,24 +176,40 @@ fn the_loader_gets_as_many_threads_as_keep_it_ahead() {
 #[test]
 fn pins_are_kept() {
     let job = job(t5_small(), 8, 64, OptimizerSpec::adafactor(1e-3));
-    let pins = Pins { micro_batch: Some(2), recompute: Some(5), loss_chunk: Some(48), optimizer_in_backward: Some(false), loader_threads: Some(3) };
+    let pins = Pins {
+        micro_batch: Some(2),
+        recompute: Some(5),
+        loss_chunk: Some(48),
+        optimizer_in_backward: Some(false),
+        loader_threads: Some(3),
+    };
     let plan = choose(&job, &terms(Bytes::gib(8), pins)).plan;
-    let expected = Choices { micro_batch: 2, recompute: 5, loss_chunk: 48, optimizer_in_backward: false, loader_threads: 3 };
+    let expected =
+        Choices { micro_batch: 2, recompute: 5, loss_chunk: 48, optimizer_in_backward: false, loader_threads: 3 };
     assert_eq!(plan.choices, expected);
 }
 
 #[test]
 fn a_plan_survives_json() {
-    let plan = choose(&job(t5_small(), 8, 64, OptimizerSpec::adafactor(1e-3)), &terms(Bytes::gib(1), Pins::default())).plan;
+    let plan =
+        choose(&job(t5_small(), 8, 64, OptimizerSpec::adafactor(1e-3)), &terms(Bytes::gib(1), Pins::default())).plan;
     let text = serde_json::to_string(&plan).unwrap();
     assert!(text.contains("\"verdict\":\"fits\""));
     let back: plimsoll_plan::choose::Plan = serde_json::from_str(&text).unwrap();
-    assert_eq!((back.choices, &back.ram, &back.disk, back.verdict), (plan.choices, &plan.ram, &plan.disk, plan.verdict));
+    assert_eq!(
+        (back.choices, &back.ram, &back.disk, back.verdict),
+        (plan.choices, &plan.ram, &plan.disk, plan.verdict)
+    );
 }
 
 /// No two tensors that live at the same time overlap, and every op's tensors lie inside the arena's part.
 fn check_overlap(program: &Program) {
-    let tapes = [program.micro.as_ref(), program.update.as_ref(), program.eval.as_ref(), program.generation.as_ref().map(|g| &g.placed)];
+    let tapes = [
+        program.micro.as_ref(),
+        program.update.as_ref(),
+        program.eval.as_ref(),
+        program.generation.as_ref().map(|g| &g.placed),
+    ];
     for placed in tapes.into_iter().flatten() {
         let tape: &Tape = &placed.tape;
         let spans = tape.lifetimes();

@@ -62,7 +62,7 @@ impl Opened {
         let usable = Headroom::find(&Root::system())?.read()?;
         if needed > usable {
             let fact = anyhow::anyhow!("this needs {needed} of RAM, and the machine can give {usable}");
-            return Err(Fail::new(Exit::TooBig, fact).hint("fewer beams or a smaller --max-new need less"));
+            return Err(Fail::new(Exit::DoesNotFit, fact).hint("fewer beams or a smaller --max-new need less"));
         }
         Ok(program)
     }

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(fail) => {
             render::report(&fail);
-            ExitCode::from(fail.exit as u8)
+            fail.exit.into()
         }
     }
 }

@@ -6,18 +6,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{Columns, LoadFacts, Order, RowTexts, SAMPLE_ROWS, Sources, TextTokenizer, loader_heap, suggest_lengths};
+use plimsoll_data::{
+    Columns, LoadFacts, Order, RowTexts, SAMPLE_ROWS, Sources, TextTokenizer, loader_heap, suggest_lengths,
+};
 use plimsoll_engine::{measure_rates, simd, with_cores};
 use plimsoll_machine::{Bytes, Headroom, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
-use plimsoll_plan::choose::{Decision, Pins, Terms, choose, decide};
+use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide};
 use plimsoll_plan::footprint::Overheads;
-use plimsoll_plan::program::{EvalJob, Job};
+use plimsoll_plan::program::{EvalJob, Job, Program};
 use plimsoll_plan::spec::T5Spec;
 
-use crate::heap::{self, Role};
 use crate::args::Init;
+use crate::heap::{self, Role};
 use crate::render::{Fail, OrFail};
 use crate::settings::{RunLength, Settings};
 
@@ -48,8 +50,8 @@ pub struct Prepared {
     pub steps: u64,
     /// What is to be trained.
     pub job: Job,
-    /// The plan and its program.
-    pub decision: Decision,
+    /// The plan.
+    pub plan: Plan,
     /// Heap that the plan gives the loader.
     pub loader_planned: Bytes,
     /// Things worth saying: guessed columns, lengths, budget.
@@ -66,7 +68,12 @@ pub enum Supervisor {
 }
 
 /// Opens, measures, plans. `disk` is where the run's folder is or will be; `choices` holds an earlier plan's.
-pub fn prepare(settings: &Settings, supervisor: Supervisor, disk: &Path, held: Option<Pins>) -> Result<Prepared, Fail> {
+pub fn prepare(
+    settings: &Settings,
+    supervisor: Supervisor,
+    disk: &Path,
+    held: Option<Pins>,
+) -> Result<(Prepared, Program), Fail> {
     let root = Root::system();
     let at_start = own_memory(&root)?;
     let mut remarks = Vec::new();
@@ -85,7 +92,10 @@ pub fn prepare(settings: &Settings, supervisor: Supervisor, disk: &Path, held: O
     let sources = Arc::new(Sources::open(&settings.train_data, columns()).or_usage()?);
     let chosen = sources.columns();
     if chosen.guessed {
-        remarks.push(format!("columns: source `{}`, target `{}` (guessed from their names)", chosen.source, chosen.target));
+        remarks.push(format!(
+            "columns: source `{}`, target `{}` (guessed from their names)",
+            chosen.source, chosen.target
+        ));
     }
     let eval = match &settings.eval_data {
         Some(path) => {
@@ -162,14 +172,21 @@ pub fn prepare(settings: &Settings, supervisor: Supervisor, disk: &Path, held: O
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + own_mapped_files(&root)?;
     terms.overheads.startup_peak = now.peak;
     drop(first);
-    let decision = choose(&job, &terms);
-    let choices = decision.plan.choices;
+    let Decision { plan, program } = choose(&job, &terms);
+    let choices = plan.choices;
     let loader_planned = loader(choices.micro_batch, choices.loader_threads);
-    Ok(Prepared { folder, weights, sources, eval, tokenizer, order, steps, job, decision, loader_planned, remarks })
+    let prepared =
+        Prepared { folder, weights, sources, eval, tokenizer, order, steps, job, plan, loader_planned, remarks };
+    Ok((prepared, program))
 }
 
 /// Lengths from the job, or from a look at the data.
-fn lengths(settings: &Settings, sources: &Sources, tokenizer: &TextTokenizer, remarks: &mut Vec<String>) -> Result<(usize, usize), Fail> {
+fn lengths(
+    settings: &Settings,
+    sources: &Sources,
+    tokenizer: &TextTokenizer,
+    remarks: &mut Vec<String>,
+) -> Result<(usize, usize), Fail> {
     if let (Some(source), Some(target)) = (settings.max_source, settings.max_target) {
         return Ok((source as usize, target as usize));
     }
@@ -200,7 +217,10 @@ fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {
     let said = &settings.pins;
     let recompute = match said.recompute {
         None => None,
-        Some(how) => Some(how.of(blocks).ok_or_else(|| Fail::usage(format!("recompute asks for more than the model's {blocks} blocks")))?),
+        Some(how) => Some(
+            how.of(blocks)
+                .ok_or_else(|| Fail::usage(format!("recompute asks for more than the model's {blocks} blocks")))?,
+        ),
     };
     let number = |n: Option<u64>| n.map(|n| n as usize);
     Ok(Pins {
@@ -213,18 +233,29 @@ fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {
 }
 
 /// RAM and disk that the run may use: given, or what the machine can give less a margin.
-fn budgets(settings: &Settings, root: &Root, disk: &Path, ours: Bytes, remarks: &mut Vec<String>) -> Result<(Bytes, Bytes), Fail> {
+fn budgets(
+    settings: &Settings,
+    root: &Root,
+    disk: &Path,
+    ours: Bytes,
+    remarks: &mut Vec<String>,
+) -> Result<(Bytes, Bytes), Fail> {
     let usable = Headroom::find(root)?.read()? + ours;
     let ram = match settings.ram {
         Some(ram) => {
             if ram > usable {
-                remarks.push(format!("warning: the budget of {ram} is more than the {usable} that the machine can give now"));
+                remarks.push(format!(
+                    "warning: the budget of {ram} is more than the {usable} that the machine can give now"
+                ));
             }
             ram
         }
         None => {
             let margin = MARGIN.max(Bytes(usable.0 / 20));
-            remarks.push(format!("RAM budget: {} ({usable} can be had, {margin} left to the machine)", usable.saturating_sub(margin)));
+            remarks.push(format!(
+                "RAM budget: {} ({usable} can be had, {margin} left to the machine)",
+                usable.saturating_sub(margin)
+            ));
             usable.saturating_sub(margin)
         }
     };

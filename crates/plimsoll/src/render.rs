@@ -6,21 +6,8 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
+pub use plimsoll_recover::ExitCode as Exit;
 use serde::Serialize;
-
-/// The exit codes of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// The run failed.
-    Failed = 1,
-    /// Wrong usage or bad input; nothing was started.
-    Usage = 2,
-    /// The job does not fit its budget.
-    TooBig = 3,
-    /// Stopped from outside; `plimsoll resume` goes on.
-    Stopped = 4,
-}
 
 /// Why a verb did not do what it was asked for.
 #[derive(Debug)]
@@ -41,7 +28,7 @@ impl Fail {
 
     /// Wrong usage or bad input.
     pub fn usage(fact: impl Display) -> Fail {
-        Fail::new(Exit::Usage, anyhow::anyhow!("{fact}"))
+        Fail::new(Exit::BadInput, anyhow::anyhow!("{fact}"))
     }
 
     /// An exit code for which the verb has already said why.
@@ -97,7 +84,7 @@ pub trait OrFail<T> {
 
 impl<T, E: Into<anyhow::Error>> OrFail<T> for Result<T, E> {
     fn or_usage(self) -> Result<T, Fail> {
-        self.map_err(|error| Fail::new(Exit::Usage, error))
+        self.map_err(|error| Fail::new(Exit::BadInput, error))
     }
 
     fn or_failed(self) -> Result<T, Fail> {

@@ -222,7 +222,15 @@ impl<'a> Backward<'a> {
             None => (self.temporary("dencoded", Side::Source, d), false),
         };
         self.encoded = Some(dencoded);
-        self.push(Op::LinearInput { side: Side::Source, dy: dkv, weight: kv, dx: dencoded, add, inputs: d, outputs: 2 * inner });
+        self.push(Op::LinearInput {
+            side: Side::Source,
+            dy: dkv,
+            weight: kv,
+            dx: dencoded,
+            add,
+            inputs: d,
+            outputs: 2 * inner,
+        });
         self.linear_weight(Side::Source, dkv, encoded, kv, d, 2 * inner);
         let normed = self.normed_again(Side::Target, kept.x, norm, kept.rstd);
         let dn = self.linear(Side::Target, dq, normed, q, "dnormed", d, inner);

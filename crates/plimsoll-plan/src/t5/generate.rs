@@ -84,14 +84,16 @@ fn decode_step(pass: &mut Pass, own: AttentionShape, rows: usize, held: &[(Id, I
     for (block, (crossed, cache)) in held.iter().enumerate() {
         let stem = format!("decoder.block.{block}.layer");
         let (normed, _) = pass.norm(Side::Beam, x, pass.weight(&format!("{stem}.0.layer_norm.weight")), None);
-        let qkv = pass.linear(Side::Beam, normed, pass.weight(&format!("{stem}.0.SelfAttention.qkv")), "qkv", d, 3 * inner);
+        let qkv =
+            pass.linear(Side::Beam, normed, pass.weight(&format!("{stem}.0.SelfAttention.qkv")), "qkv", d, 3 * inner);
         let cols = |start: usize| Cols { id: qkv, start, stride: 3 * inner };
         pass.tape.push(Op::CacheAppend { kv: cols(inner), cache: *cache, width: 2 * inner, max_len: own.max_keys });
         let out = pass.activation("attended", rows * inner);
         pass.tape.push(Op::AttentionStep { shape: own, q: cols(0), cache: *cache, bias: delta, out });
         x = step_residual(pass, x, out, &format!("{stem}.0.SelfAttention.o.weight"));
         let (normed, _) = pass.norm(Side::Beam, x, pass.weight(&format!("{stem}.1.layer_norm.weight")), None);
-        let q = pass.linear(Side::Beam, normed, pass.weight(&format!("{stem}.1.EncDecAttention.q.weight")), "q", d, inner);
+        let q =
+            pass.linear(Side::Beam, normed, pass.weight(&format!("{stem}.1.EncDecAttention.q.weight")), "q", d, inner);
         let cross = AttentionShape { keys: Side::Source, max_keys: source_len, causal: false, ..own };
         let out = pass.activation("attended", rows * inner);
         let q = Cols { id: q, start: 0, stride: inner };

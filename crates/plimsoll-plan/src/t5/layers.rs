@@ -174,7 +174,14 @@ impl<'a> Pass<'a> {
         let (side, inner) = (stack.side(), self.spec.inner());
         let stem = format!("{}.block.{block}.layer.0", stack.name());
         let (normed, rstd) = self.norm(side, x, self.weight(&format!("{stem}.layer_norm.weight")), None);
-        let q = self.linear(side, normed, self.weight(&format!("{stem}.SelfAttention.qkv")), "qkv", self.spec.d_model, 3 * inner);
+        let q = self.linear(
+            side,
+            normed,
+            self.weight(&format!("{stem}.SelfAttention.qkv")),
+            "qkv",
+            self.spec.d_model,
+            3 * inner,
+        );
         let shape = self.attention_shape(stack, stack);
         let cols = |nth: usize| Cols { id: q, start: nth * inner, stride: 3 * inner };
         let out = self.activation("attended", self.rows(side) * inner);
@@ -192,8 +199,10 @@ impl<'a> Pass<'a> {
         let stem = format!("decoder.block.{block}.layer.1");
         let (normed, rstd) = self.norm(Side::Target, x, self.weight(&format!("{stem}.layer_norm.weight")), None);
         let d = self.spec.d_model;
-        let q = self.linear(Side::Target, normed, self.weight(&format!("{stem}.EncDecAttention.q.weight")), "q", d, inner);
-        let kv = self.linear(Side::Source, encoded, self.weight(&format!("{stem}.EncDecAttention.kv")), "kv", d, 2 * inner);
+        let q =
+            self.linear(Side::Target, normed, self.weight(&format!("{stem}.EncDecAttention.q.weight")), "q", d, inner);
+        let kv =
+            self.linear(Side::Source, encoded, self.weight(&format!("{stem}.EncDecAttention.kv")), "kv", d, 2 * inner);
         let shape = self.attention_shape(Stack::Decoder, Stack::Encoder);
         let cols = |nth: usize| Cols { id: kv, start: nth * inner, stride: 2 * inner };
         let out = self.activation("attended", self.rows(Side::Target) * inner);

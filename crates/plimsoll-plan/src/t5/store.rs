@@ -19,7 +19,11 @@ pub fn optimizer_state(optimizer: &OptimizerSpec, param: &Param) -> Vec<(&'stati
     match optimizer {
         OptimizerSpec::AdamW { .. } => vec![("exp_avg", n), ("exp_avg_sq", n)],
         OptimizerSpec::Sgd { momentum, .. } => {
-            if *momentum == 0.0 { vec![] } else { vec![("momentum_buffer", n)] }
+            if *momentum == 0.0 {
+                vec![]
+            } else {
+                vec![("momentum_buffer", n)]
+            }
         }
         OptimizerSpec::Adafactor { beta1, .. } => {
             let mut state = match param.shape.as_slice() {

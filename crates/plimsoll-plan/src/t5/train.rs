@@ -97,7 +97,8 @@ impl Pass<'_> {
 /// The update of every parameter from persistent gradients, after their norm where it is asked for.
 pub fn update_tape(store: &Store, clip: bool) -> Tape {
     let mut tape = Tape::over(store);
-    let gradient = |weight: Id| store.gradients[weight.0 as usize].expect("the update tape is for persistent gradients");
+    let gradient =
+        |weight: Id| store.gradients[weight.0 as usize].expect("the update tape is for persistent gradients");
     if clip {
         tape.push(Op::GradientNorm { gradients: store.gradients.iter().flatten().copied().collect() });
     }

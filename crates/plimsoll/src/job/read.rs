@@ -30,7 +30,7 @@ impl JobFile {
             });
         }
         let text = fs_err::read_to_string(path)
-            .map_err(|error| Fail::new(Exit::Usage, error).context("cannot read the job file"))?;
+            .map_err(|error| Fail::new(Exit::BadInput, error).context("cannot read the job file"))?;
         JobFile::parse(path, text)
     }
 
@@ -103,7 +103,7 @@ mod tests {
 
     fn wrong(text: &str) -> (String, String) {
         let fail = JobFile::parse(Path::new("jobs/a.toml"), text.to_string()).unwrap_err();
-        assert_eq!(fail.exit, Exit::Usage);
+        assert_eq!(fail.exit, Exit::BadInput);
         (fail.fact.unwrap().to_string(), fail.hint.unwrap_or_default())
     }
 

@@ -12,9 +12,9 @@ use crate::settings::Settings;
 /// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     let settings = Settings::resolve(&args.job)?;
-    let prepared = prepare(&settings, Supervisor::Later, Path::new("."), None)?;
+    let (prepared, _) = prepare(&settings, Supervisor::Later, Path::new("."), None)?;
     prepared.remarks.iter().for_each(render::talk);
-    let plan = &prepared.decision.plan;
+    let plan = &prepared.plan;
     if args.json {
         render::json(plan)?;
     } else {
@@ -22,6 +22,6 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     }
     match plan.verdict {
         Verdict::Fits => Ok(()),
-        Verdict::TooBig => Err(Fail::silent(Exit::TooBig)),
+        Verdict::TooBig => Err(Fail::silent(Exit::DoesNotFit)),
     }
 }

@@ -21,12 +21,12 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     let settings = Settings::resolve(&args.job)?;
     let folder = run_folder::choose(args.out.as_deref(), &settings.run_name())?;
     if args.plan_only {
-        let prepared = prepare(&settings, Supervisor::Later, &folder, None)?;
+        let (prepared, _) = prepare(&settings, Supervisor::Later, &folder, None)?;
         prepared.remarks.iter().for_each(render::talk);
-        render::data(&prepared.decision.plan)?;
-        return match prepared.decision.plan.verdict {
+        render::data(&prepared.plan)?;
+        return match prepared.plan.verdict {
             plimsoll_plan::choose::Verdict::Fits => Ok(()),
-            plimsoll_plan::choose::Verdict::TooBig => Err(Fail::silent(Exit::TooBig)),
+            plimsoll_plan::choose::Verdict::TooBig => Err(Fail::silent(Exit::DoesNotFit)),
         };
     }
     // From here on a stop is for the run, which can then be resumed.
@@ -36,7 +36,7 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     settings.write_run(&folder)?;
     drop(settings);
     let result = take(&folder).and_then(|lock| guard(&folder, lock, events));
-    if matches!(&result, Err(fail) if matches!(fail.exit, Exit::Usage | Exit::TooBig))
+    if matches!(&result, Err(fail) if matches!(fail.exit, Exit::BadInput | Exit::DoesNotFit))
         && !run_folder::holds_run(&folder)
     {
         forget(&folder, &made);
@@ -90,7 +90,7 @@ fn finished(folder: &Path) -> Result<Option<Summary>, Fail> {
 fn take(folder: &Path) -> Result<RunLock, Fail> {
     RunLock::take(folder, PATIENCE).map_err(|error| {
         let in_use = matches!(error, RecoverError::RunInUse { .. });
-        let fail = Fail::new(Exit::Usage, error);
+        let fail = Fail::new(Exit::BadInput, error);
         if in_use { fail.hint("one process trains a run; wait for it to end, or stop it") } else { fail }
     })
 }
@@ -109,12 +109,7 @@ fn guard(folder: &Path, _lock: RunLock, mut events: Events) -> Result<(), Fail> 
     let outcome = supervise(&mut command, &mut events)?;
     match outcome.exit {
         ChildExit::Exited(0) => Ok(()),
-        ChildExit::Exited(code) => Err(Fail::silent(match code {
-            2 => Exit::Usage,
-            3 => Exit::TooBig,
-            4 => Exit::Stopped,
-            _ => Exit::Failed,
-        })),
+        ChildExit::Exited(status) => Err(Fail::silent(Exit::of(status))),
         ChildExit::Killed(signal) if outcome.stopped_by_user => {
             render::talk(format!(
                 "stopped at once (signal {signal}); steps since the last checkpoint are lost; go on: plimsoll resume {}",

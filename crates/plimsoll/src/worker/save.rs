@@ -11,7 +11,7 @@ use plimsoll_plan::tiles::Simd;
 use plimsoll_recover::{checkpoint, room_for};
 use serde::{Deserialize, Serialize};
 
-use super::{Run, Tally};
+use super::run::{Run, Tally};
 use crate::prepare::Prepared;
 use crate::render::{Fail, OrFail};
 
@@ -78,7 +78,7 @@ pub(super) fn save(run: &Run) -> Result<(PathBuf, Bytes), Fail> {
     let facts = Facts {
         cursor: run.cursor,
         data: *run.prepared.sources.facts(),
-        simd: run.prepared.decision.plan.simd,
+        simd: run.prepared.plan.simd,
         seed: run.settings.seed,
         total_steps: run.prepared.steps,
         tally: run.tally,
