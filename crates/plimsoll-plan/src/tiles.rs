@@ -51,6 +51,12 @@ impl Tiles {
         (n.div_ceil(self.mr).saturating_mul(self.mr).min(self.nc), k.min(self.kc))
     }
 
+    /// Blocks of depth that are packed together, so that threads meet less often: as many as a full block has room for.
+    pub fn depths(&self, n: usize, k: usize) -> usize {
+        let (cols, depth) = self.block(n, k);
+        k.div_ceil(depth.max(1)).clamp(1, (self.nc * self.kc / (cols * depth).max(1)).max(1))
+    }
+
     /// Words of a block of packed rows of depth `k`.
     pub fn row_block_words(&self, k: usize) -> usize {
         STRIPS * self.nr * k
@@ -69,7 +75,7 @@ pub const STRIPS: usize = 8;
 /// thread a block of packed rows.
 pub fn matmul_workspace(tiles: &Tiles, threads: usize, n: usize, k: usize) -> usize {
     let (cols, depth) = tiles.block(n, k);
-    cols * depth + threads * tiles.row_block_words(depth)
+    cols * depth * tiles.depths(n, k) + threads * tiles.row_block_words(depth)
 }
 
 #[cfg(test)]

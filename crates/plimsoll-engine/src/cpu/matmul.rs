@@ -71,6 +71,13 @@ unsafe impl Send for Output {}
 // SAFETY: as above.
 unsafe impl Sync for Output {}
 
+impl Output {
+    /// The same place for the part of the sum that starts at depth `from`: what comes after the first adds.
+    fn adding_from(self, from: usize) -> Output {
+        Output { add: self.add || from > 0, ..self }
+    }
+}
+
 /// The micro-kernels of one instruction set level.
 #[derive(Clone, Copy)]
 struct Kernels {
@@ -128,33 +135,44 @@ pub unsafe fn matmul(
     let tiles = kernels.tiles;
     assert!(workspace.len() >= matmul_workspace(&tiles, threads, n, k), "workspace is what the plan says");
     let (block_cols, block_depth) = tiles.block(n, k);
-    let (packed, strips) = workspace.split_at_mut(block_cols * block_depth);
-    let (packed, strips) = (Shared(packed.as_mut_ptr()), Shared(strips.as_mut_ptr()));
+    let together = tiles.depths(n, k);
+    let (packed, rows) = workspace.split_at_mut(block_cols * block_depth * together);
+    let (packed, row_blocks) = (Shared(packed.as_mut_ptr()), Shared(rows.as_mut_ptr()));
     for col in (0..n).step_by(block_cols) {
         let cols = block_cols.min(n - col);
-        for depth in (0..k).step_by(block_depth) {
-            let deep = block_depth.min(k - depth);
-            let panels = cols.div_ceil(tiles.mr);
-            tasks(panels.div_ceil(2), |pair| {
-                for panel in pair * 2..(pair * 2 + 2).min(panels) {
+        let panels = cols.div_ceil(tiles.mr);
+        let grid = Grid::of(m, panels, &tiles, threads);
+        for depth in (0..k).step_by(block_depth * together) {
+            let depths = (k - depth).div_ceil(block_depth).min(together);
+            let at = |nth: usize| (depth + nth * block_depth, block_depth.min(k - depth - nth * block_depth));
+            let begin = |nth: usize| nth * block_cols * block_depth;
+            tasks((panels * depths).div_ceil(2), |pair| {
+                for task in pair * 2..(pair * 2 + 2).min(panels * depths) {
+                    let (nth, panel) = (task / panels, task % panels);
+                    let (depth, deep) = at(nth);
                     let from = col + panel * tiles.mr;
                     let wide = tiles.mr.min(col + cols - from);
-                    // SAFETY: each task writes its own panels of the packed block.
-                    let into = unsafe { packed.slice(panel * tiles.mr * deep, tiles.mr * deep) };
+                    // SAFETY: each task writes its own panels of the packed blocks.
+                    let into = unsafe { packed.slice(begin(nth) + panel * tiles.mr * deep, tiles.mr * deep) };
                     // SAFETY: the columns and depths lie inside B.
                     unsafe { pack_columns(simd, b, depth, deep, from, wide, tiles.mr, into) };
                 }
             });
-            let out = Output { add: c.add || depth > 0, ..c };
-            let grid = Grid::of(m, panels, &tiles, threads);
             tasks(grid.tasks(), |task| {
                 let (rows, panel_range) = grid.get(task);
                 let words = tiles.row_block_words(block_depth);
                 // SAFETY: one block of each worker, used by the task that runs on it.
-                let strip = unsafe { strips.slice(worker() * words, words) };
-                let a = Depth { matrix: a, from: depth, deep, panel: deep };
-                // SAFETY: the packed block is complete and only read; tasks write disjoint tiles of C.
-                unsafe { tile_block(&kernels, a, rows, packed.first(), panel_range, col, cols, out, strip) };
+                let block = unsafe { row_blocks.slice(worker() * words, words) };
+                for nth in 0..depths {
+                    let (from, deep) = at(nth);
+                    let a = Depth { matrix: a, from, deep, panel: deep };
+                    let out = c.adding_from(from);
+                    let panels = packed.first().wrapping_add(begin(nth));
+                    // SAFETY: the packed blocks are complete and only read; tasks write disjoint tiles of C.
+                    unsafe {
+                        tile_block(&kernels, a, rows.clone(), panels, panel_range.clone(), col, cols, out, block)
+                    };
+                }
             });
         }
     }

@@ -55,12 +55,9 @@ pub(super) unsafe fn pack_columns(
     // SAFETY: by the caller's promise.
     let start = unsafe { b.data.add(depth * b.row_stride + from * b.col_stride) };
     if b.col_stride == 1 {
-        for (d, to) in into.chunks_exact_mut(mr).take(deep).enumerate() {
-            // SAFETY: `wide` contiguous columns at this depth.
-            let row = unsafe { std::slice::from_raw_parts(start.add(d * b.row_stride), wide) };
-            to[..wide].copy_from_slice(row);
-            to[wide..].fill(0.0);
-        }
+        // SAFETY: `wide` contiguous columns at each depth.
+        let all = unsafe { std::slice::from_raw_parts(start, (deep - 1) * b.row_stride + wide) };
+        copy_columns(simd, all, b.row_stride, deep, wide, mr, into);
     } else if b.row_stride == 1 {
         // SAFETY: column c is `deep` contiguous elements.
         let column = |c: usize| unsafe { std::slice::from_raw_parts(start.add(c * b.col_stride), deep) };
@@ -87,41 +84,63 @@ pub(super) unsafe fn pack_columns(
 }
 
 leveled! {
-    /// Writes 16 columns side by side into a panel: `into[d * mr + c + i] = columns[i][d]`.
-    fn transpose_16(columns: &[&[f32]; 16], c: usize, mr: usize, into: &mut [f32]) {
-        let deep = columns[0].len();
-        let mut d = 0;
-        while d + 16 <= deep {
-            let mut tile = [[0.0f32; 16]; 16];
-            for i in 0..16 {
-                tile[i].copy_from_slice(&columns[i][d..d + 16]);
+    /// Copies `wide` columns of each depth, a full panel in whole registers.
+    fn copy_columns(from: &[f32], stride: usize, deep: usize, wide: usize, mr: usize, into: &mut [f32]) {
+        const FULL: usize = 64;
+        if wide == FULL && mr == FULL {
+            for (d, to) in into.as_chunks_mut::<FULL>().0.iter_mut().take(deep).enumerate() {
+                *to = *from[d * stride..].first_chunk().expect("a full panel is inside the matrix");
             }
-            transpose_tile(&mut tile);
-            for (r, row) in tile.iter().enumerate() {
-                into[(d + r) * mr + c..][..16].copy_from_slice(row);
-            }
-            d += 16;
+            return;
         }
-        for d in d..deep {
-            for i in 0..16 {
-                into[d * mr + c + i] = columns[i][d];
-            }
+        for (d, to) in into.chunks_exact_mut(mr).take(deep).enumerate() {
+            to[..wide].copy_from_slice(&from[d * stride..][..wide]);
+            to[wide..].fill(0.0);
         }
     }
 }
 
-/// Transposes in four rounds of interleaving rows that are half the tile apart; each round is a shuffle of two registers.
-#[inline(always)]
-fn transpose_tile(tile: &mut [[f32; 16]; 16]) {
-    for _ in 0..4 {
-        let from = *tile;
-        for i in 0..8 {
-            for j in 0..8 {
-                tile[2 * i][2 * j] = from[i][j];
-                tile[2 * i][2 * j + 1] = from[i + 8][j];
-                tile[2 * i + 1][2 * j] = from[i][j + 8];
-                tile[2 * i + 1][2 * j + 1] = from[i + 8][j + 8];
+/// Writes 16 columns side by side into a panel: `into[d * mr + c + i] = columns[i][d]`.
+fn transpose_16(simd: Simd, columns: &[&[f32]; 16], c: usize, mr: usize, into: &mut [f32]) {
+    let deep = columns[0].len();
+    let whole = deep / 16 * 16;
+    assert!(columns.iter().all(|col| col.len() == deep) && c + 16 <= mr && into.len() >= deep * mr);
+    let start = if simd == Simd::Avx512 {
+        // SAFETY: the level was detected on this machine; the sizes were checked above.
+        unsafe { transpose_avx512(columns, whole, &mut into[c..], mr) };
+        whole
+    } else {
+        0
+    };
+    for d in start..deep {
+        for i in 0..16 {
+            into[d * mr + c + i] = columns[i][d];
+        }
+    }
+}
+
+/// Sixteen by sixteen at a time, in four rounds of interleaving rows that are half the tile apart.
+///
+/// # Safety
+/// Each column has `deep` elements, a multiple of 16; `into` has room for `deep` rows of `stride`, the last of 16.
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_avx512(columns: &[&[f32]; 16], deep: usize, into: &mut [f32], stride: usize) {
+    use std::arch::x86_64::{__m512, _mm512_loadu_ps, _mm512_permutex2var_ps, _mm512_setr_epi32, _mm512_storeu_ps};
+    let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    for d in (0..deep).step_by(16) {
+        // SAFETY: sixteen elements of each column from `d` on.
+        let mut rows: [__m512; 16] = std::array::from_fn(|i| unsafe { _mm512_loadu_ps(columns[i].as_ptr().add(d)) });
+        for _ in 0..4 {
+            let from = rows;
+            for i in 0..8 {
+                rows[2 * i] = _mm512_permutex2var_ps(from[i], low, from[i + 8]);
+                rows[2 * i + 1] = _mm512_permutex2var_ps(from[i], high, from[i + 8]);
             }
+        }
+        for (r, row) in rows.iter().enumerate() {
+            // SAFETY: row `d + r` of the panel.
+            unsafe { _mm512_storeu_ps(into.as_mut_ptr().add((d + r) * stride), *row) };
         }
     }
 }
