@@ -7,7 +7,7 @@ use plimsoll_plan::program::{Placed, Program};
 use plimsoll_plan::train::OptimizerSpec;
 
 use crate::arena::Arena;
-use crate::cpu::{Cores, gradient_norm};
+use crate::cpu::Cores;
 use crate::error::EngineError;
 use crate::execute::Frame;
 use crate::staging::Staging;
@@ -141,7 +141,7 @@ impl Engine {
     /// Forward and backward of the batch in the slot; with the optimizer in the backward pass, the update too.
     pub fn micro_step(&mut self, step: MicroStep) -> Result<Loss, EngineError> {
         let placed = self.program.micro.as_ref().ok_or(EngineError::NotPlanned { what: "training" })?;
-        self.staging.take(step.samples, step.first_sample, &self.program.spec, true)?;
+        self.staging.take(step.samples, step.first_sample, &self.program.spec)?;
         let tokens = self.staging.label_count();
         let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
         let mut frame = self.frame(placed);
@@ -165,37 +165,21 @@ impl Engine {
         self.begun = false;
         let Some(placed) = self.program.update.as_ref() else { return Ok((loss, None)) };
         let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
-        let mean = 1.0 / loss.tokens.max(1) as f64;
-        let mut norm = None;
-        let mut clip = 1.0;
-        if let Some(most) = updates.clip_norm {
-            let found = self.gradient_norm() * mean;
-            // As torch.nn.utils.clip_grad_norm_.
-            clip = (most / (found + 1e-6)).min(1.0);
-            norm = Some(found);
-        }
         let mut frame = self.frame(placed);
         frame.update = step.update;
         frame.optimizer = Some(&updates.optimizer);
         frame.lr = step.lr;
-        frame.grad_scale = (mean * clip) as f32;
+        frame.mean = 1.0 / loss.tokens.max(1) as f64;
+        frame.grad_scale = frame.mean as f32;
+        frame.clip_norm = updates.clip_norm;
         frame.run(&placed.tape.ops);
-        Ok((loss, norm))
-    }
-
-    fn gradient_norm(&self) -> f64 {
-        let store = &self.program.store;
-        let squares = store.gradients.iter().flatten().map(|id| {
-            let id = id.0 as usize;
-            gradient_norm::sum_of_squares(self.cores, self.persistent(id, 0, store.tensors[id].words))
-        });
-        squares.sum::<f64>().sqrt()
+        Ok((loss, frame.gradient_norm))
     }
 
     /// The loss of the batch in the slot, without dropout and without a trace.
     pub fn eval(&mut self, samples: usize) -> Result<Loss, EngineError> {
         let placed = self.program.eval.as_ref().ok_or(EngineError::NotPlanned { what: "evaluation" })?;
-        self.staging.take(samples, 0, &self.program.spec, true)?;
+        self.staging.take(samples, 0, &self.program.spec)?;
         let tokens = self.staging.label_count();
         let mut frame = self.frame(placed);
         frame.run(&placed.tape.ops);

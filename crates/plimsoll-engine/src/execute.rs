@@ -15,6 +15,7 @@ use crate::cpu::cache::{attention_step, cache_append, cross_step};
 use crate::cpu::drop::drop_backward;
 use crate::cpu::embed::{embed_backward, embed_forward};
 use crate::cpu::gated_gelu::{gated_gelu_backward, gated_gelu_forward};
+use crate::cpu::gradient_norm::sum_of_squares;
 use crate::cpu::loss::{Head, loss_backward, loss_forward};
 use crate::cpu::matmul::{Matrix, Output, matmul};
 use crate::cpu::norm::{norm_apply, norm_backward, norm_forward};
@@ -66,6 +67,12 @@ pub(crate) struct Frame<'a> {
     pub lr: Option<f64>,
     pub grad_scale: f32,
     pub loss_sum: f64,
+    /// One over the target tokens of the update.
+    pub mean: f64,
+    /// Gradients longer than this are shortened to it.
+    pub clip_norm: Option<f64>,
+    /// Norm of the mean gradient, where the tape takes it.
+    pub gradient_norm: Option<f64>,
     pub beam: Option<Beam<'a>>,
     pub prompts: Option<Prompts<'a>>,
 }
@@ -91,6 +98,9 @@ impl<'a> Frame<'a> {
             lr: None,
             grad_scale: 1.0,
             loss_sum: 0.0,
+            mean: 1.0,
+            clip_norm: None,
+            gradient_norm: None,
             beam: None,
             prompts: None,
         }
@@ -380,8 +390,15 @@ impl<'a> Frame<'a> {
                     self.get_mut(*tensor).fill(0.0);
                 }
             }
-            // The norm is taken before the tape runs: the clip factor is an input of the updates.
-            Op::GradientNorm { .. } | Op::Hold { .. } => {}
+            Op::GradientNorm { gradients } => {
+                let squares: f64 = gradients.iter().map(|id| sum_of_squares(cores, self.get(*id))).sum();
+                let norm = squares.sqrt() * self.mean;
+                self.gradient_norm = Some(norm);
+                // As torch.nn.utils.clip_grad_norm_.
+                let clip = self.clip_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
+                self.grad_scale = (self.mean * clip) as f32;
+            }
+            Op::Hold { .. } => {}
             Op::Update { param, weight, grad, state } => {
                 let place = &self.program.store.params[*param];
                 let range = place.offset..place.offset + place.param.elements();

@@ -1,8 +1,9 @@
 //! Generation: prompts are encoded once, then every new token is one decoding step, greedy or with beams.
 //!
 //! It runs inside the places that the plan gave its tape, and cuts the staging area as the plan sized it. What it takes
-//! from the heap grows with hypotheses and new tokens, never with the vocabulary. Prompts do not see each other, so
-//! neither their order nor how they are grouped changes an answer. It knows ids, no text.
+//! from the heap grows with hypotheses and new tokens, never with the vocabulary. Prompts do not see each other:
+//! how they are grouped changes the last bits of a sum at most, because products of few rows are summed in another order.
+//! It knows ids, no text.
 
 mod beam;
 mod rank;

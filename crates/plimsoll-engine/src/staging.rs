@@ -82,8 +82,8 @@ impl Staging {
         }
     }
 
-    /// Checks what the loader wrote and derives the rest. `with_target` is false where only sources matter.
-    pub fn take(&mut self, samples: usize, first: u32, spec: &T5Spec, with_target: bool) -> Result<(), EngineError> {
+    /// Checks what the loader wrote and derives the rest.
+    pub fn take(&mut self, samples: usize, first: u32, spec: &T5Spec) -> Result<(), EngineError> {
         let too_many = |what, expected, found| Err(EngineError::Batch { what, expected, found });
         if samples > self.shape.samples {
             return too_many("the number of samples", self.shape.samples, samples);
@@ -96,7 +96,6 @@ impl Staging {
             "a source length",
             [Part::SourceLens, Part::SourceStarts, Part::SourceSample, Part::SourcePosition],
         )?;
-        self.target_rows = 0;
         let check = |ids: &[u32], ignored: bool| match ids
             .iter()
             .find(|id| **id as usize >= spec.vocab && !(ignored && **id == IGNORE))
@@ -105,16 +104,14 @@ impl Staging {
             None => Ok(()),
         };
         check(&self.get(Part::Source)[..self.source_rows], false)?;
-        if with_target {
-            self.target_rows = self.lay_out(
-                samples,
-                self.shape.target_len,
-                "a target length",
-                [Part::TargetLens, Part::TargetStarts, Part::TargetSample, Part::TargetPosition],
-            )?;
-            check(&self.get(Part::Target)[..self.target_rows], true)?;
-            self.shift_right(spec);
-        }
+        self.target_rows = self.lay_out(
+            samples,
+            self.shape.target_len,
+            "a target length",
+            [Part::TargetLens, Part::TargetStarts, Part::TargetSample, Part::TargetPosition],
+        )?;
+        check(&self.get(Part::Target)[..self.target_rows], true)?;
+        self.shift_right(spec);
         Ok(())
     }
 

@@ -84,8 +84,7 @@ fn reduce(rows: usize, f: impl Fn(usize, std::ops::Range<usize>) -> f64 + Sync +
     sums[..chunks].iter().sum()
 }
 
-/// Updates one parameter. A vector is a matrix with one row whose second moment is kept whole; to spread it over
-/// the cores it is cut into chunks of columns.
+/// Updates one parameter. The second moment of a vector is kept whole; vectors are short, so one thread does them.
 pub fn adafactor(
     cores: Cores,
     step: &AdafactorStep,
