@@ -1,6 +1,7 @@
 //! The arena: one anonymous mapping, taken whole and touched at the start, given back at the end.
 //!
-//! A machine that cannot give the memory says so here, before step 1. Huge pages are asked for inside the arena only.
+//! A machine that cannot give the memory says so here, before step 1. Huge pages are asked for inside the arena only, and
+//! refused around it: where the kernel hands them out unasked, memory that nobody planned would become resident.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -39,10 +40,16 @@ impl Arena {
         .map_err(refused)?
         .cast::<u8>();
         let base = mapping.wrapping_add(mapping.align_offset(HUGE));
-        let whole = bytes / HUGE * HUGE;
-        if whole > 0 {
-            // SAFETY: the range lies inside our mapping. Advice may be refused (no huge pages): that costs speed only.
-            let _ = unsafe { madvise(base.cast(), whole, Advice::LinuxHugepage) };
+        let (before, whole) = (base.addr() - mapping.addr(), bytes / HUGE * HUGE);
+        for (at, length, advice) in [
+            (0, before, Advice::LinuxNoHugepage),
+            (before, whole, Advice::LinuxHugepage),
+            (before + whole, mapped - before - whole, Advice::LinuxNoHugepage),
+        ] {
+            if length > 0 {
+                // SAFETY: the range lies inside our mapping. Advice may be refused: a kernel without huge pages needs none.
+                let _ = unsafe { madvise(mapping.wrapping_add(at).cast(), length, advice) };
+            }
         }
         let arena = Arena { mapping, mapped, base: base.cast(), words: bytes / 4 };
         for at in (0..bytes).step_by(4096) {
@@ -67,5 +74,41 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nobody holds a slice of it any more.
         let _ = unsafe { munmap(self.mapping.cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `VmFlags` of the mapping that holds an address.
+    fn flags(at: usize) -> Vec<String> {
+        let text = fs_err::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in text.lines() {
+            let first = line.split(' ').next().unwrap_or_default();
+            let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+            if let Some((Some(from), Some(to))) = first.split_once('-').map(|(from, to)| (hex(from), hex(to))) {
+                inside = (from..to).contains(&at);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                return flags.split_whitespace().map(str::to_string).collect();
+            }
+        }
+        panic!("nothing is mapped at {at:#x}");
+    }
+
+    #[test]
+    fn huge_pages_are_refused_outside_the_whole_huge_pages_of_an_arena() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            println!("skipped: this kernel has no transparent huge pages");
+            return;
+        }
+        // Two huge pages and a half: the half and the room to align must stay with small pages.
+        let arena = Arena::take(5 * HUGE / 2 / 4).unwrap();
+        let (start, base) = (arena.mapping.addr(), arena.base.addr());
+        let has = |at: usize, flag: &str| flags(at).iter().any(|f| f == flag);
+        assert!(has(base, "hg") && has(base + 2 * HUGE - 1, "hg"));
+        assert!(has(base + 2 * HUGE, "nh") && has(start + arena.mapped - 1, "nh"));
+        assert!(start == base || (has(start, "nh") && has(base - 1, "nh")));
     }
 }

@@ -6,7 +6,7 @@ use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Rates;
-use crate::footprint::{self, Footprint, Overheads};
+use crate::footprint::{self, DiskFacts, Footprint, Overheads};
 use crate::program::{Job, Program};
 use crate::search::Search;
 pub use crate::search::loader_threads;
@@ -33,10 +33,14 @@ pub struct Pins {
 pub struct Terms<'a> {
     /// RAM that the run may use.
     pub ram: Bytes,
+    /// RAM that the machine can give now: a budget above it is no remedy.
+    pub ram_there: Bytes,
     /// Disk that the run may use.
     pub disk: Bytes,
-    /// Checkpoints kept.
-    pub keep: usize,
+    /// Disk that there is.
+    pub disk_there: Bytes,
+    /// What the run leaves on disk.
+    pub disk_facts: DiskFacts,
     /// What was measured or stated.
     pub overheads: Overheads,
     /// The machine's rates.
@@ -143,7 +147,7 @@ pub fn choose(job: &Job, terms: &Terms) -> Decision {
 pub fn decide(job: &Job, terms: &Terms) -> Decision {
     let search = Search::new(job, terms);
     let found = search.within(terms.ram).unwrap_or_else(|| search.least());
-    let disk = footprint::disk(&found.program, terms.keep, terms.disk);
+    let disk = footprint::disk(&found.program, &terms.disk_facts, terms.disk);
     let fits = found.ram.peak <= terms.ram && disk.peak <= terms.disk;
     let verdict = if fits { Verdict::Fits } else { Verdict::TooBig };
     Decision { plan: describe(&search, found.choices, found.ram, disk, verdict), program: found.program }
@@ -153,9 +157,10 @@ fn describe(search: &Search, choices: Choices, ram: Footprint, disk: Footprint, 
     let (job, terms) = (search.job, search.terms);
     let accumulation = job.effective_batch / choices.micro_batch;
     let work = search.work(&choices);
-    let shortfall = (verdict == Verdict::TooBig)
-        .then(|| ram.peak.saturating_sub(ram.budget).0.max(disk.peak.saturating_sub(disk.budget).0))
-        .map(Bytes);
+    // RAM first: a plan that is short of both says by how much it is short of what it names.
+    let short = |f: &Footprint| f.peak.saturating_sub(f.budget);
+    let missing = if short(&ram) > Bytes::ZERO { short(&ram) } else { short(&disk) };
+    let shortfall = (verdict == Verdict::TooBig).then_some(missing);
     Plan {
         verdict,
         effective_batch: job.effective_batch,
@@ -181,7 +186,8 @@ fn describe(search: &Search, choices: Choices, ram: Footprint, disk: Footprint, 
 /// The knobs in which a choice differs from the fastest frame, one after the other.
 fn cuts(search: &Search, chosen: Choices) -> Vec<Cut> {
     let fastest = search.frames().into_iter().map(|f| search.judge(f)).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let Some(mut now) = fastest else { return Vec::new() };
+    let Some(fastest) = fastest else { return Vec::new() };
+    let mut now = fastest;
     let mut list = Vec::new();
     let mut turn = |what: String, choices: Choices| {
         if choices == now.choices {
@@ -194,8 +200,7 @@ fn cuts(search: &Search, chosen: Choices) -> Vec<Cut> {
     };
     let batch = search.job.effective_batch;
     // A smaller micro-batch brings its own largest chunk and, with accumulation, gradients that are kept.
-    let mut step =
-        Choices { recompute: 0, loader_threads: chosen.loader_threads, ..fastest.expect("looked at above").choices };
+    let mut step = fastest.choices;
     step.micro_batch = chosen.micro_batch;
     step.optimizer_in_backward &= search.job.may_update_in_backward(chosen.micro_batch);
     step.loss_chunk = step.loss_chunk.min(chosen.micro_batch * search.job.target_len);
@@ -217,7 +222,7 @@ const SPARE: Bytes = Bytes::mib(1);
 /// RAM that a job would need if it fits.
 fn fits(job: &Job, terms: &Terms) -> Option<Bytes> {
     let found = Search::new(job, terms).within(terms.ram.saturating_sub(SPARE))?;
-    (footprint::disk(&found.program, terms.keep, terms.disk).peak <= terms.disk).then_some(found.ram.peak)
+    (footprint::disk(&found.program, &terms.disk_facts, terms.disk).peak <= terms.disk).then_some(found.ram.peak)
 }
 
 /// Changes that would make the job fit, each tried.
@@ -230,19 +235,23 @@ fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
     };
     let (ram, disk) = (enough(plan.ram.peak), enough(plan.disk.peak));
     let (more_ram, more_disk) = (plan.ram.peak > terms.ram, plan.disk.peak > terms.disk);
-    let budget = match (more_ram, more_disk) {
-        (true, false) => format!("a RAM budget of {}", in_mib(ram)),
-        (false, true) => format!("a disk budget of {}", in_mib(disk)),
-        _ => format!("a RAM budget of {} and a disk budget of {}", in_mib(ram), in_mib(disk)),
-    };
+    let wanted = [("RAM", more_ram, ram, terms.ram_there), ("disk", more_disk, disk, terms.disk_there)];
+    let wanted = wanted.into_iter().filter(|(_, more, ..)| *more).map(|(what, _, enough, there)| {
+        if enough <= there {
+            format!("a {what} budget of {}", in_mib(enough))
+        } else {
+            format!("{} of free {what} (there are {} now)", in_mib(enough), in_mib(there))
+        }
+    });
+    let budget = wanted.collect::<Vec<_>>().join(" and ");
     let larger = |now: Bytes, enough: Bytes, more: bool| if more { enough } else { now };
     offer(
         budget,
         job,
         &Terms { ram: larger(terms.ram, ram, more_ram), disk: larger(terms.disk, disk, more_disk), ..*terms },
     );
-    if terms.keep > 1 && more_disk {
-        offer("keep 1".into(), job, &Terms { keep: 1, ..*terms });
+    if terms.disk_facts.keep > 1 && more_disk {
+        offer("keep 1".into(), job, &Terms { disk_facts: DiskFacts { keep: 1, ..terms.disk_facts }, ..*terms });
     }
     if terms.pins != Pins::default() {
         offer("no pinned choices".into(), job, &Terms { pins: Pins::default(), ..*terms });

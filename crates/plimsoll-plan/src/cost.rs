@@ -17,8 +17,10 @@ pub struct Rates {
     pub bandwidth: f64,
 }
 
-/// Rows at which packing takes half of a product's speed.
-const HALF_SPEED_ROWS: f64 = 24.0;
+/// Rows at which packing takes half of a product's speed. `cargo bench -p plimsoll-engine --bench matmul` on 2 cores with
+/// AVX-512 (2026-11-15): products of 256 rows reach 171 (forward) and 176 (input) GFLOP/s where 1024 rows reach 209 and
+/// 215: 1.22 times slower, which is about `1 + 60 / 256`.
+const HALF_SPEED_ROWS: f64 = 60.0;
 
 /// Work of one op: floating-point operations (with the rows that packing is spread over), bytes moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

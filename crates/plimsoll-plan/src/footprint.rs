@@ -25,6 +25,17 @@ pub struct Overheads {
     pub stack: Bytes,
 }
 
+/// What disk a run takes besides its tensors, as far as the job says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskFacts {
+    /// Checkpoints kept.
+    pub keep: usize,
+    /// Files that the final model takes over from its source: the tokenizer's, and small ones.
+    pub side_files: Bytes,
+    /// Weight updates of the run, each with a line in the journal.
+    pub steps: u64,
+}
+
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
@@ -68,6 +79,19 @@ fn page_tables(bytes: Bytes) -> Bytes {
     Bytes(bytes.0 / 512) + Bytes::mib(1)
 }
 
+/// What the start alone comes to, over all processes.
+fn start_total(overheads: &Overheads) -> Bytes {
+    overheads.startup_peak + overheads.supervisor + page_tables(overheads.startup_peak) + RESERVE
+}
+
+/// What [`ram`] adds up to for an arena of this size: it never falls while the arena or the loader grows.
+pub(crate) fn ram_total(arena: Bytes, loader: Bytes, threads: usize, overheads: &Overheads) -> Bytes {
+    let arena = Bytes(arena.0.next_multiple_of(4096));
+    let worker = arena + overheads.program + overheads.tokenizer + loader + overheads.stack * threads as u64;
+    let beside = overheads.checkpoint_writer + overheads.evaluation + overheads.supervisor + RESERVE;
+    (worker + beside + page_tables(worker)).max(start_total(overheads))
+}
+
 /// RAM of a run, over all its processes.
 pub fn ram(program: &Program, loader: Bytes, loader_threads: usize, overheads: &Overheads, budget: Bytes) -> Footprint {
     let bytes = |words: usize| Bytes(words as u64 * 4);
@@ -99,22 +123,33 @@ pub fn ram(program: &Program, loader: Bytes, loader_threads: usize, overheads: &
     ];
     // A start that peaked above all this (a large tokenizer, a small model) is part of the run too.
     let steady: Bytes = list.iter().map(|(_, b)| *b).sum();
-    let start = overheads.startup_peak + overheads.supervisor + page_tables(overheads.startup_peak) + RESERVE;
-    list.push(("start-up", start.saturating_sub(steady)));
-    Footprint::of(budget, list)
+    list.push(("start-up", start_total(overheads).saturating_sub(steady)));
+    let footprint = Footprint::of(budget, list);
+    debug_assert_eq!(footprint.peak, ram_total(bytes(parts.words()), loader, threads, overheads));
+    footprint
 }
 
+/// Of a file of tensors or a small JSON file, what is not tensors: header, config, manifest.
+const HEADERS: Bytes = Bytes::mib(1);
+/// Records that do not grow with the run: job, plan, summary, and the journal's notes.
+const RECORDS: Bytes = Bytes::mib(16);
+/// A step's line in the journal, at most.
+const STEP_LINE: Bytes = Bytes(256);
+
 /// Disk of a run: checkpoints kept and one being written, the final model, and the records.
-pub fn disk(program: &Program, keep: usize, budget: Bytes) -> Footprint {
+pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
     let weights = program.store_words(Role::Weight) as u64 * 4;
     let state = program.store_words(Role::Optimizer) as u64 * 4;
-    let checkpoint = Bytes(weights + state + (1 << 20));
+    let checkpoint = Bytes(weights + state) + HEADERS;
+    let spec = &program.spec;
+    // A tied head that is not scaled is written out as a table of its own.
+    let head = if spec.tied && !spec.scale_head { (spec.vocab * spec.d_model) as u64 * 4 } else { 0 };
     Footprint::of(
         budget,
         vec![
-            ("checkpoints", checkpoint * (keep.max(1) as u64 + 1)),
-            ("final model", Bytes(weights) + Bytes::mib(8)),
-            ("records", Bytes::mib(16)),
+            ("checkpoints", checkpoint * (facts.keep.max(1) as u64 + 1)),
+            ("final model", Bytes(weights + head) + facts.side_files + HEADERS),
+            ("records", RECORDS + STEP_LINE * facts.steps),
         ],
     )
 }

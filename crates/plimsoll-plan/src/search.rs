@@ -44,8 +44,6 @@ pub fn loader_threads(tokens_per_second: f64, rate_of_one: f64, cores: usize) ->
 pub(crate) struct Search<'a> {
     pub job: &'a Job,
     pub terms: &'a Terms<'a>,
-    /// RAM outside the arena and the loader.
-    fixed: Bytes,
     /// Threads of the loader.
     loader_threads: usize,
     /// With gradients, and without.
@@ -56,16 +54,13 @@ pub(crate) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub fn new(job: &'a Job, terms: &'a Terms<'a>) -> Search<'a> {
-        let (fixed, stores, outlines) = (Bytes::ZERO, Default::default(), RefCell::default());
-        let mut search = Search { job, terms, fixed, loader_threads: 1, stores, outlines };
+        let (stores, outlines) = (Default::default(), RefCell::default());
+        let mut search = Search { job, terms, loader_threads: 1, stores, outlines };
         search.loader_threads = terms.pins.loader_threads.unwrap_or_else(|| {
             let seconds = search.work(&search.smallest()).seconds(&terms.rates);
             let tokens = (job.effective_batch * (job.source_len + job.target_len)) as f64;
             loader_threads(tokens / seconds, terms.loader_rate, job.threads)
         });
-        let smallest = compile(job, &search.smallest());
-        let whole = footprint::ram(&smallest, Bytes::ZERO, search.loader_threads, &terms.overheads, terms.ram);
-        search.fixed = whole.peak.saturating_sub(Bytes(smallest.parts.words() as u64 * 4));
         search
     }
 
@@ -87,23 +82,30 @@ impl<'a> Search<'a> {
         let words = self.outlined(&choices, |outline, store| outline.least(self.job, store, choices.loss_chunk));
         let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
         let seconds = self.work(&choices).seconds(&self.terms.rates);
-        Candidate { choices, least: Bytes(words as u64 * 4) + loader + self.fixed, seconds }
+        let threads = self.job.threads + choices.loader_threads;
+        let least = footprint::ram_total(Bytes(words as u64 * 4), loader, threads, &self.terms.overheads);
+        Candidate { choices, least, seconds }
     }
 
     pub fn blocks(&self) -> usize {
         self.job.spec.encoder_layers + self.job.spec.decoder_layers
     }
 
+    /// Micro-batches that the pins leave: one that holds the update in the backward pass leaves only the whole batch.
+    fn micro_batches(&self) -> Vec<usize> {
+        let (pins, batch) = (&self.terms.pins, self.job.effective_batch);
+        match pins.micro_batch {
+            Some(n) => vec![n],
+            None if pins.optimizer_in_backward == Some(true) => vec![batch],
+            None => (1..=batch).rev().filter(|n| batch.is_multiple_of(*n)).collect(),
+        }
+    }
+
     /// Every combination but recompute, which is searched.
     pub fn frames(&self) -> Vec<Choices> {
         let pins = &self.terms.pins;
-        let batch = self.job.effective_batch;
-        let micro: Vec<usize> = match pins.micro_batch {
-            Some(n) => vec![n],
-            None => (1..=batch).rev().filter(|n| batch.is_multiple_of(*n)).collect(),
-        };
         let mut frames = Vec::new();
-        for micro_batch in micro {
+        for micro_batch in self.micro_batches() {
             let rows = micro_batch * self.job.target_len;
             let mut chunks: Vec<usize> = match pins.loss_chunk {
                 Some(n) => vec![n.min(rows)],
@@ -227,7 +229,8 @@ impl<'a> Search<'a> {
                 loader_threads: self.loader_threads,
             }
         };
-        let sizes = pins.micro_batch.map_or(vec![1, self.job.effective_batch], |n| vec![n]);
-        sizes.into_iter().map(of).min_by_key(|c| self.judge(*c).least).expect("there is at least one size")
+        let sizes = self.micro_batches();
+        let ends = [sizes[sizes.len() - 1], sizes[0]];
+        ends.into_iter().map(of).min_by_key(|c| self.judge(*c).least).expect("there is at least one size")
     }
 }

@@ -3,7 +3,7 @@
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::{Pins, Terms, Verdict, choose, loader_threads};
 use plimsoll_plan::cost::Rates;
-use plimsoll_plan::footprint::Overheads;
+use plimsoll_plan::footprint::{DiskFacts, Overheads, disk};
 use plimsoll_plan::program::{EvalJob, Job, Program, compile};
 use plimsoll_plan::spec::{FeedForward, T5Spec};
 use plimsoll_plan::t5::Choices;
@@ -55,8 +55,10 @@ fn loader(samples: usize, threads: usize) -> Bytes {
 fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
     Terms {
         ram,
+        ram_there: Bytes::gib(100),
         disk: Bytes::gib(100),
-        keep: 3,
+        disk_there: Bytes::gib(100),
+        disk_facts: DiskFacts { keep: 3, side_files: Bytes::mib(3), steps: 1000 },
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: Bytes::mib(8),
@@ -145,6 +147,19 @@ fn too_little_disk_is_too_big_as_well() {
     let plan = choose(&job, &terms).plan;
     assert_eq!(plan.verdict, Verdict::TooBig);
     assert!(plan.to_string().contains("of disk"), "{plan}");
+    terms.ram = Bytes::mib(300);
+    let both = choose(&job, &terms).plan;
+    assert_eq!(both.shortfall, Some(both.ram.peak - both.ram.budget), "RAM is named, so its own shortfall is");
+}
+
+#[test]
+fn a_budget_above_what_is_there_is_not_offered() {
+    let job = job(t5_small(), 4, 64, OptimizerSpec::adamw(1e-4));
+    let mut terms = terms(Bytes::mib(400), Pins::default());
+    assert!(choose(&job, &terms).plan.would_fit[0].change.starts_with("a RAM budget of "));
+    terms.ram_there = Bytes::mib(500);
+    let change = &choose(&job, &terms).plan.would_fit[0].change;
+    assert!(change.ends_with(" MiB of free RAM (there are 500 MiB now)"), "{change}");
 }
 
 #[test]
@@ -187,6 +202,69 @@ fn pins_are_kept() {
     let expected =
         Choices { micro_batch: 2, recompute: 5, loss_chunk: 48, optimizer_in_backward: false, loader_threads: 3 };
     assert_eq!(plan.choices, expected);
+}
+
+#[test]
+fn a_held_update_in_the_backward_pass_leaves_only_the_whole_batch() {
+    let job = job(t5_small(), 8, 64, OptimizerSpec::adamw(1e-3));
+    let pins = Pins { optimizer_in_backward: Some(true), ..Pins::default() };
+    for ram in [Bytes::gib(8), Bytes::mib(1)] {
+        let choices = choose(&job, &terms(ram, pins)).plan.choices;
+        assert_eq!((choices.micro_batch, choices.optimizer_in_backward), (8, true), "{ram}");
+    }
+}
+
+#[test]
+fn a_held_recompute_is_not_told_as_a_cut() {
+    let job = job(t5_small(), 8, 128, OptimizerSpec::adafactor(1e-3));
+    let pins = Pins { recompute: Some(4), ..Pins::default() };
+    let roomy = choose(&job, &terms(Bytes::gib(8), pins)).plan;
+    let least = choose(&job, &terms(Bytes(1), pins)).plan;
+    assert!(least.ram.peak < roomy.ram.peak && !least.cuts.is_empty(), "{:?}", least.cuts);
+    for plan in [roomy, least] {
+        assert_eq!(plan.choices.recompute, 4);
+        assert!(plan.cuts.iter().all(|cut| !cut.what.contains("recompute")), "{:?}", plan.cuts);
+    }
+}
+
+/// Where the start peaks above the run, a larger arena costs nothing, so nothing may be cut to make it smaller.
+#[test]
+fn a_start_that_peaks_above_the_run_cuts_nothing() {
+    let small = T5Spec { vocab: 500, d_model: 64, d_ff: 128, encoder_layers: 2, decoder_layers: 2, ..t5_small() };
+    let job = job(small, 8, 64, OptimizerSpec::adafactor(1e-3));
+    let unbounded = choose(&job, &terms(Bytes::gib(8), Pins::default())).plan;
+    let mut large_start = terms(Bytes::gib(8), Pins::default());
+    large_start.overheads.startup_peak = unbounded.ram.peak + Bytes::mib(200);
+    let start = choose(&job, &large_start).plan;
+    large_start.ram = start.ram.peak;
+    let exact = choose(&job, &large_start).plan;
+    assert_eq!((exact.verdict, exact.choices), (Verdict::Fits, start.choices));
+    assert!(exact.cuts.is_empty(), "{:?}", exact.cuts);
+    assert!(exact.seconds_per_update <= unbounded.seconds_per_update);
+}
+
+#[test]
+fn disk_is_counted_as_it_is_written() {
+    let choices =
+        Choices { micro_batch: 1, recompute: 0, loss_chunk: 8, optimizer_in_backward: true, loader_threads: 1 };
+    let part = |spec: T5Spec, facts: DiskFacts, name: &str| {
+        let program = compile(&job(spec, 1, 8, OptimizerSpec::adafactor(1e-3)), &choices);
+        let footprint = disk(&program, &facts, Bytes::gib(1));
+        footprint.parts.iter().find(|part| part.name == name).expect("a part of this name").bytes
+    };
+    let none = DiskFacts { keep: 1, side_files: Bytes::ZERO, steps: 0 };
+    let spec = t5_small();
+    let unscaled = T5Spec { scale_head: false, ..spec.clone() };
+    let table = Bytes((spec.vocab * spec.d_model) as u64 * 4);
+    let model = part(spec.clone(), none, "final model");
+    assert_eq!(part(unscaled, none, "final model"), model + table);
+    let side = DiskFacts { side_files: Bytes::mib(17), ..none };
+    assert_eq!(part(spec.clone(), side, "final model"), model + Bytes::mib(17));
+    let long = DiskFacts { steps: 1_000_000, ..none };
+    let records = part(spec.clone(), long, "records");
+    assert_eq!(records, part(spec.clone(), none, "records") + Bytes(256_000_000));
+    let (one, three) = (DiskFacts { keep: 1, ..none }, DiskFacts { keep: 3, ..none });
+    assert_eq!(part(spec.clone(), three, "checkpoints"), part(spec, one, "checkpoints") * 2);
 }
 
 #[test]

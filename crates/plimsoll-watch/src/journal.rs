@@ -48,7 +48,7 @@ pub enum Event {
         /// Mean loss over its target tokens.
         #[serde(with = "number")]
         loss: f64,
-        /// The learning rate that was used.
+        /// The learning rate that was used; 0 where the optimizer takes its own from step and weights.
         #[serde(with = "number")]
         lr: f64,
         /// The gradient's norm before clipping.

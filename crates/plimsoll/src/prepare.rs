@@ -2,24 +2,28 @@
 //!
 //! Everything that can be known to be wrong before step 1 is found here, and nothing is written.
 
+mod budget;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{
-    Columns, LoadFacts, Order, RowTexts, SAMPLE_ROWS, Sources, TextTokenizer, loader_heap, suggest_lengths,
+    Columns, Lengths, LoadFacts, Order, RowTexts, SAMPLE_ROWS, Sources, TextTokenizer, loader_heap, suggest_lengths,
 };
 use plimsoll_engine::{measure_rates, simd, with_cores};
-use plimsoll_machine::{Bytes, Headroom, Root, own_mapped_files, own_memory, process_memory};
+use plimsoll_machine::{Bytes, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
 use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide};
-use plimsoll_plan::footprint::Overheads;
+use plimsoll_plan::footprint::{DiskFacts, Overheads};
 use plimsoll_plan::program::{EvalJob, Job, Program};
 use plimsoll_plan::spec::T5Spec;
 
+use self::budget::Budgets;
 use crate::args::Init;
 use crate::heap::{self, Role};
+use crate::job::recompute::Recompute;
 use crate::render::{Fail, OrFail};
 use crate::settings::{RunLength, Settings};
 
@@ -29,8 +33,8 @@ pub const PREFETCH: usize = 2;
 const STACK: Bytes = Bytes::kib(96);
 /// Rows that the loader's rate is measured on.
 const RATE_ROWS: u64 = 64;
-/// What is left to the machine when no budget is given: a twentieth, and at least this.
-const MARGIN: Bytes = Bytes::mib(256);
+/// Passes over them: the first warms caches, the best counts.
+const RATE_PASSES: usize = 3;
 
 /// Everything that a run is made from.
 pub struct Prepared {
@@ -67,11 +71,11 @@ pub enum Supervisor {
     Later,
 }
 
-/// Opens, measures, plans. `disk` is where the run's folder is or will be; `choices` holds an earlier plan's.
+/// Opens, measures, plans. `run` is where the run's folder is or will be; `held` holds an earlier plan's choices.
 pub fn prepare(
     settings: &Settings,
     supervisor: Supervisor,
-    disk: &Path,
+    run: &Path,
     held: Option<Pins>,
 ) -> Result<(Prepared, Program), Fail> {
     let root = Root::system();
@@ -145,11 +149,13 @@ pub fn prepare(
         Some(pins) => pins,
         None => pins(settings, &spec)?,
     };
-    let (ram, disk_budget) = budgets(settings, &root, disk, at_start.rss, &mut remarks)?;
+    let Budgets { ram, ram_there, disk, disk_there } = budget::budgets(settings, supervisor, &root, run, &mut remarks)?;
     let mut terms = Terms {
         ram,
-        disk: disk_budget,
-        keep: settings.keep as usize,
+        ram_there,
+        disk,
+        disk_there,
+        disk_facts: DiskFacts { keep: settings.keep as usize, side_files: side_files(&settings.model)?, steps },
         overheads: Overheads {
             program: at_start.rss,
             tokenizer: tokenizer_bytes,
@@ -193,35 +199,61 @@ fn lengths(
     let found = suggest_lengths(sources, tokenizer, SAMPLE_ROWS).or_usage()?;
     let source = settings.max_source.map_or(found.source, |n| n as usize);
     let target = settings.max_target.map_or(found.target, |n| n as usize);
-    remarks.push(format!(
-        "lengths: source {source}, target {target} tokens (from {} rows; {} of them would be cut)",
-        found.sampled, found.truncated
-    ));
+    remarks.push(told_lengths(settings.max_source, settings.max_target, &found));
     Ok((source, target))
 }
 
-/// Tokens a second that one thread makes, over the first rows.
+/// Lengths with their origin. How many rows a given length cuts has not been counted, so nothing is said about it.
+fn told_lengths(max_source: Option<u64>, max_target: Option<u64>, found: &Lengths) -> String {
+    let Lengths { source, target, sampled, truncated } = found;
+    match (max_source, max_target) {
+        (Some(given), _) => format!("lengths: source {given} tokens (given), target {target} (from {sampled} rows)"),
+        (_, Some(given)) => format!("lengths: source {source} tokens (from {sampled} rows), target {given} (given)"),
+        (None, None) => format!(
+            "lengths: source {source}, target {target} tokens (from {sampled} rows; {truncated} of them would be cut)"
+        ),
+    }
+}
+
+/// What a model takes over from its source besides weights: every text and tokenizer file, so rather more than less.
+fn side_files(model: &Path) -> Result<Bytes, Fail> {
+    let mut total = Bytes::ZERO;
+    for entry in fs_err::read_dir(model).or_usage()? {
+        let path = entry.or_usage()?.path();
+        let beside =
+            path.extension().is_some_and(|e| ["json", "model", "jinja", "txt"].iter().any(|known| e == *known));
+        if beside && path.is_file() {
+            total += Bytes(fs_err::metadata(&path).or_usage()?.len());
+        }
+    }
+    Ok(total)
+}
+
+/// Tokens a second that one thread makes, over the first rows; to the nearest half octave, as the engine's rates are, so
+/// that noise does not change a plan.
 fn loader_rate(sources: &Arc<Sources>, tokenizer: &TextTokenizer, most: usize) -> Result<f64, Fail> {
     let mut rows = RowTexts::new(sources.clone());
-    let (start, mut tokens, mut made) = (Instant::now(), Vec::new(), 0);
-    for row in 0..sources.rows().min(RATE_ROWS) {
-        tokens.clear();
-        tokenizer.encode(rows.pair(row).or_usage()?.0, most, &mut tokens).or_usage()?;
-        made += tokens.len();
+    let (mut tokens, mut best) = (Vec::new(), 1.0f64);
+    for _ in 0..RATE_PASSES {
+        let (start, mut made) = (Instant::now(), 0);
+        for row in 0..sources.rows().min(RATE_ROWS) {
+            tokens.clear();
+            tokenizer.encode(rows.pair(row).or_usage()?.0, most, &mut tokens).or_usage()?;
+            made += tokens.len();
+        }
+        best = best.max(made as f64 / start.elapsed().as_secs_f64().max(1e-9));
     }
-    Ok(made as f64 / start.elapsed().as_secs_f64().max(1e-9))
+    Ok(half_octave(best))
+}
+
+fn half_octave(rate: f64) -> f64 {
+    ((rate.log2() * 2.0).round() / 2.0).exp2()
 }
 
 fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {
     let blocks = spec.encoder_layers + spec.decoder_layers;
     let said = &settings.pins;
-    let recompute = match said.recompute {
-        None => None,
-        Some(how) => Some(
-            how.of(blocks)
-                .ok_or_else(|| Fail::usage(format!("recompute asks for more than the model's {blocks} blocks")))?,
-        ),
-    };
+    let recompute = said.recompute.map(|how| held_recompute(how, blocks)).transpose()?;
     let number = |n: Option<u64>| n.map(|n| n as usize);
     Ok(Pins {
         micro_batch: number(said.micro_batch),
@@ -232,44 +264,17 @@ fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {
     })
 }
 
-/// RAM and disk that the run may use: given, or what the machine can give less a margin.
-fn budgets(
-    settings: &Settings,
-    root: &Root,
-    disk: &Path,
-    ours: Bytes,
-    remarks: &mut Vec<String>,
-) -> Result<(Bytes, Bytes), Fail> {
-    let usable = Headroom::find(root)?.read()? + ours;
-    let ram = match settings.ram {
-        Some(ram) => {
-            if ram > usable {
-                remarks.push(format!(
-                    "warning: the budget of {ram} is more than the {usable} that the machine can give now"
-                ));
-            }
-            ram
-        }
-        None => {
-            let margin = MARGIN.max(Bytes(usable.0 / 20));
-            remarks.push(format!(
-                "RAM budget: {} ({usable} can be had, {margin} left to the machine)",
-                usable.saturating_sub(margin)
-            ));
-            usable.saturating_sub(margin)
-        }
-    };
-    let disk = match settings.disk {
-        Some(bytes) => bytes,
-        None => {
-            let there = disk.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("."));
-            let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-            let space = rustix::fs::statvfs(there).map_err(std::io::Error::from)?;
-            let free = Bytes(space.f_bavail * space.f_frsize);
-            free.saturating_sub(Bytes(free.0 / 50))
-        }
-    };
-    Ok((ram, disk))
+/// Blocks to compute again, of those that there are.
+fn held_recompute(how: Recompute, blocks: usize) -> Result<usize, Fail> {
+    how.of(blocks).ok_or_else(|| {
+        let asked = match how {
+            Recompute::Blocks(n) => n.to_string(),
+            Recompute::All => "all".to_string(),
+        };
+        Fail::usage(format!(
+            "`pin.recompute` (`--recompute`) must be at most the {blocks} blocks of the model, found `{asked}`"
+        ))
+    })
 }
 
 fn supervisor_bytes(supervisor: Supervisor, root: &Root, ours: Bytes) -> Bytes {
@@ -283,4 +288,45 @@ fn supervisor_bytes(supervisor: Supervisor, root: &Root, ours: Bytes) -> Bytes {
 /// The hook that tags loader threads.
 pub fn loader_hook() -> plimsoll_data::ThreadHook {
     Arc::new(|| heap::tag(Role::Loader))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_recompute_than_there_are_blocks_is_refused_with_both_numbers() {
+        assert!(matches!(held_recompute(Recompute::Blocks(12), 12), Ok(12)));
+        let refused = held_recompute(Recompute::Blocks(13), 12).unwrap_err();
+        let fact = refused.fact.unwrap().to_string();
+        assert_eq!(fact, "`pin.recompute` (`--recompute`) must be at most the 12 blocks of the model, found `13`");
+    }
+
+    #[test]
+    fn a_rate_that_is_off_by_a_tenth_is_the_same_rate() {
+        let rate = half_octave(1e6);
+        assert_eq!((half_octave(0.95e6), half_octave(1.1e6)), (rate, rate));
+        assert!((rate / 1e6 - 1.0).abs() < 0.2, "{rate}");
+        assert!(half_octave(2e6) > rate);
+    }
+
+    #[test]
+    fn cut_rows_are_counted_only_where_both_lengths_are_found() {
+        let found = Lengths { source: 48, target: 512, sampled: 900, truncated: 7 };
+        let both = told_lengths(None, None, &found);
+        assert_eq!(both, "lengths: source 48, target 512 tokens (from 900 rows; 7 of them would be cut)");
+        let source = told_lengths(Some(9), None, &found);
+        assert_eq!(source, "lengths: source 9 tokens (given), target 512 (from 900 rows)");
+        let target = told_lengths(None, Some(9), &found);
+        assert_eq!(target, "lengths: source 48 tokens (from 900 rows), target 9 (given)");
+    }
+
+    #[test]
+    fn weights_are_no_side_files() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in [("tokenizer.json", 700), ("spiece.model", 40), ("model.safetensors", 5000)] {
+            fs_err::write(dir.path().join(name), vec![b' '; bytes]).unwrap();
+        }
+        assert_eq!(side_files(dir.path()).unwrap(), Bytes(740));
+    }
 }

@@ -14,15 +14,18 @@ use plimsoll_plan::choose::{Verdict, choose};
 use serde_json::Value;
 use support::cgroup::Cgroup;
 use support::draw::Draw;
-use support::job::{Budget, EVERY, Flags, Job, STEPS};
+use support::job::{Budget, Flags, Job};
 use support::pure;
 use support::run::{Ended, Seen, plimsoll};
 
-/// Random jobs.
-const JOBS: u64 = 44;
+/// Random jobs; behind them come one of T5-small's size, one of many steps, and the same of few.
+const DRAWN: u64 = 44;
+const MANY_STEPS: (u64, usize) = (DRAWN + 1, 200);
+const FEW_STEPS: (u64, usize) = (DRAWN + 2, 20);
 const MIB: u64 = 1 << 20;
 /// Two plans of one job may differ by this: what is measured at the start (heap, libraries) is not the same to the byte.
 const MEASURED_ANEW: u64 = MIB;
+
 /// A run that came to its end.
 struct Finished {
     job: Job,
@@ -50,13 +53,15 @@ fn turn() -> MutexGuard<'static, ()> {
 /// Every job, trained without a cgroup; the ways in which one did not come to its end are kept too.
 fn runs() -> &'static [Result<Finished, String>] {
     static RUNS: OnceLock<Vec<Result<Finished, String>>> = OnceLock::new();
-    RUNS.get_or_init(|| (0..JOBS).map(|number| train(Job::draw(number), None)).collect())
+    let long = |number: u64, steps: usize| Job { number, ..Job::of_steps(MANY_STEPS.0, steps) };
+    let other = [Job::t5_small(DRAWN), long(MANY_STEPS.0, MANY_STEPS.1), long(FEW_STEPS.0, FEW_STEPS.1)];
+    RUNS.get_or_init(|| (0..DRAWN).map(Job::draw).chain(other).map(|job| train(job, None)).collect())
 }
 
 fn finished() -> Vec<&'static Finished> {
     let (done, broken): (Vec<_>, Vec<_>) = runs().iter().partition(|run| run.is_ok());
     let broken: Vec<&str> = broken.iter().filter_map(|run| run.as_ref().err().map(String::as_str)).collect();
-    assert!(broken.is_empty(), "{} of {JOBS} jobs did not end well:\n{}", broken.len(), broken.join("\n"));
+    assert!(broken.is_empty(), "{} jobs did not end well:\n{}", broken.len(), broken.join("\n"));
     done.into_iter().flatten().collect()
 }
 
@@ -105,7 +110,7 @@ fn train(job: Job, planned: Option<&Value>) -> Result<Finished, String> {
     let ended = plimsoll("train", &flags, &["--out", path(&run)], dir, cgroup.as_ref());
     ended_well(&job, &ended)?;
     let read = |file: &str| -> Value { serde_json::from_slice(&fs_err::read(run.join(file)).unwrap()).unwrap() };
-    for made in [format!("checkpoints/step-{STEPS}"), "model/model.safetensors".into(), "journal.jsonl".into()] {
+    for made in [format!("checkpoints/step-{}", job.steps), "model/model.safetensors".into(), "journal.jsonl".into()] {
         claim(run.join(&made).exists(), || format!("job {}: there is no `{made}`", job.number))?;
     }
     Ok(Finished { plan: read("plan.json"), summary: read("summary.json"), seen: ended.seen, job })
@@ -156,8 +161,7 @@ fn no_run_uses_more_than_its_plan_and_no_plan_is_far_above_its_run() {
             format!("job {}: the plan is above its budget", job.number)
         })?;
         let evals = run.summary["evals"].as_array().map_or(0, Vec::len);
-        let expected = if job.eval { STEPS / EVERY + 1 } else { 0 };
-        claim(run.bytes("steps") == STEPS as u64 && evals == expected, || {
+        claim(run.bytes("steps") == job.steps as u64 && evals == job.evaluations(), || {
             format!("job {}: {evals} evaluations", job.number)
         })
     }));
@@ -193,6 +197,19 @@ fn engine_threads_allocate_nothing_in_a_step_after_the_first() {
         let count = run.bytes("engine_allocations_after_first_step");
         claim(count == 0, || format!("job {}: {count} allocations\n{:?}", run.job.number, run.job))
     }));
+}
+
+#[test]
+fn many_steps_take_no_more_memory_than_few() {
+    let peak = |number: u64| {
+        let run = finished().into_iter().find(|run| run.job.number == number).expect("it is among the jobs");
+        run.bytes("peak_ram_bytes")
+    };
+    let (many, few) = (peak(MANY_STEPS.0), peak(FEW_STEPS.0));
+    let [many_mib, few_mib] = [many, few].map(|bytes| bytes as f64 / MIB as f64);
+    println!("{} steps: {many_mib:.2} MiB, {} steps: {few_mib:.2} MiB", MANY_STEPS.1, FEW_STEPS.1);
+    // 6 KiB lost with every step would be seen.
+    assert!(many <= few + MEASURED_ANEW, "{many} after {few}");
 }
 
 #[test]

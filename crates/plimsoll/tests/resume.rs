@@ -308,4 +308,102 @@ fn a_plan_that_no_longer_fits_is_made_anew_and_the_losses_agree_to_rounding() {
         assert!((a - b).abs() <= 1e-4 * b, "step {step}: {a} and {b}");
     }
     assert_eq!(losses("run").len(), 60);
+    // Planned and measured are of the same plan.
+    let summary = fs_err::read_to_string(workshop.path("run/summary.json")).unwrap();
+    let summary = plimsoll_watch::Summary::from_json(&summary).unwrap();
+    assert_eq!(summary.planned_ram_bytes.0, plan("run")["ram"]["peak"].as_u64().unwrap());
+    assert!(summary.peak_ram_bytes <= summary.planned_ram_bytes, "{summary:?}");
+}
+
+/// Rewrites a JSON file of the run.
+fn edit(path: &Path, change: impl FnOnce(&mut serde_json::Value)) {
+    let mut value = serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap();
+    change(&mut value);
+    fs_err::write(path, value.to_string()).unwrap();
+}
+
+#[test]
+fn a_plan_that_is_measured_a_little_higher_than_its_budget_is_kept_and_one_without_disk_is_refused() {
+    let optimizer = Optimizer::AdamW;
+    let workshop = optimizer.workshop();
+    let run = workshop.path("run");
+    let mut trainer = Trainer::train(&workshop, "run");
+    trainer.wait_for_step(any_of(4..=20)).signal(Signal::INT);
+    trainer.end().must(4, &[]);
+
+    let job = fs_err::read_to_string(run.join("job.toml")).unwrap();
+    let plan = fs_err::read(run.join("plan.json")).unwrap();
+    fs_err::write(run.join("job.toml"), job.replace("[budget]", "[budget]\ndisk = \"1MiB\"")).unwrap();
+    let refused = Trainer::resume(&workshop, "run").end();
+    refused.must(3, &["too big: ", "of disk"]);
+    assert!(!refused.stderr.contains("planned anew"), "{}", refused.stderr);
+    assert!(fs_err::read(run.join("plan.json")).unwrap() == plan, "a refused resume writes");
+
+    // As if the first measurement had been 600 KiB lower and the budget had been just that.
+    let mut budget = 0;
+    edit(&run.join("plan.json"), |plan| {
+        budget = plan["ram"]["peak"].as_u64().unwrap() - (600 << 10);
+        plan["ram"]["budget"] = budget.into();
+    });
+    let plan = fs_err::read(run.join("plan.json")).unwrap();
+    let tight = |line: &str| if line.starts_with("ram =") { format!("ram = \"{budget}\"") } else { line.to_string() };
+    let tight = job.lines().map(tight).collect::<Vec<_>>().join("\n");
+    fs_err::write(run.join("job.toml"), tight + "\n").unwrap();
+    let said = Trainer::resume(&workshop, "run").end();
+    said.must(0, &["done: 60 steps"]);
+    for words in ["planned anew", "to rounding"] {
+        assert!(!said.stderr.contains(words), "{}", said.stderr);
+    }
+    assert!(fs_err::read(run.join("plan.json")).unwrap() == plan, "the run has another plan");
+    Result::of(&run).must_equal(optimizer.reference(), "kept plan");
+}
+
+#[test]
+fn an_evaluation_that_was_given_up_for_a_stop_is_the_first_thing_that_a_resumed_run_does() {
+    let job = Optimizer::AdamW.job().replace("epochs = 8", "steps = 6").replace("eval_every = 5", "eval_every = 1");
+    let workshop = Workshop::new();
+    workshop.job(&job);
+    // So long an evaluation that most of the run is evaluation.
+    let rows = fs_err::read_to_string(workshop.path("train.jsonl")).unwrap();
+    fs_err::write(workshop.path("eval.jsonl"), rows.repeat(5)).unwrap();
+    Trainer::train(&workshop, "whole").end().must(0, &["done: 6 steps"]);
+
+    let run = workshop.path("run");
+    let mut trainer = Trainer::train(&workshop, "run");
+    let evaluated = |step: u64| {
+        let is_it = |record: &plimsoll_watch::Record| matches!(record.event, plimsoll_watch::Event::Eval { step: s, .. } if s == step);
+        records(&run).iter().any(is_it)
+    };
+    let mut step = 1;
+    let stopped_at = loop {
+        let worker = trainer.wait_for_step(step).worker();
+        kill_process(worker, Signal::STOP).unwrap();
+        step = last_step(&run);
+        let caught = !evaluated(step);
+        if caught {
+            // Halted, it receives the request before it does anything else.
+            kill_process(worker, Signal::INT).unwrap();
+        }
+        kill_process(worker, Signal::CONT).unwrap();
+        if caught {
+            break step;
+        }
+        step += 1;
+    };
+    trainer.end().must(4, &[&format!("stopped after step {stopped_at} of 6, saved")]);
+    assert!(!evaluated(stopped_at), "it was evaluated to the end");
+    let manifest = fs_err::read_to_string(newest(&run).join("manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    assert_eq!(manifest["facts"]["eval_due"], true);
+    assert!(manifest["files"]["evals.json"].is_object() && manifest["facts"]["evals"].is_null());
+
+    Trainer::resume(&workshop, "run").end().must(0, &["done: 6 steps"]);
+    Result::of(&run).must_equal(&Result::of(&workshop.path("whole")), "evaluation given up");
+    let after: Vec<_> = records(&run).into_iter().map(|record| record.event).collect();
+    let resumed = after.iter().position(|e| matches!(e, plimsoll_watch::Event::Resumed { .. })).unwrap();
+    assert!(
+        matches!(after[resumed + 1], plimsoll_watch::Event::Eval { step, .. } if step == stopped_at),
+        "{:?}",
+        after[resumed + 1]
+    );
 }

@@ -1,8 +1,16 @@
 //! Where a run goes. A folder that holds anything is never written over.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::render::{Fail, OrFail};
+use crate::render::{Exit, Fail, OrFail};
+
+/// Where runs go whose folder nobody named.
+const RUNS: &str = "runs";
+/// The job of a run.
+const JOB: &str = "job.toml";
+/// The lock that says who trains there.
+const LOCK: &str = ".lock";
 
 /// Files by which a folder is known as a run.
 const MARKS: &[&str] = &["plan.json", "journal.jsonl", "checkpoints", "summary.json"];
@@ -12,30 +20,102 @@ pub fn holds_run(folder: &Path) -> bool {
     MARKS.iter().any(|mark| folder.join(mark).exists())
 }
 
-/// The folder of a new run: `out` if it is free, otherwise `runs/<name>-<n>` with the first free n.
+/// The folder that a new run would get: `out` if it is free, otherwise `runs/<name>-<n>` with the first free n. Nothing
+/// is made.
 pub fn choose(out: Option<&Path>, name: &str) -> Result<PathBuf, Fail> {
     let Some(out) = out else {
-        return Ok(numbered(Path::new("runs"), name));
+        let free = numbered(Path::new(RUNS), name).find(|folder| folder.symlink_metadata().is_err());
+        return Ok(free.unwrap_or_else(|| Path::new(RUNS).join(name)));
     };
-    if holds_run(out) {
-        let fail = Fail::usage(format!("`{}` holds a run already", out.display()));
-        return Err(fail.hint(format!("go on with it: plimsoll resume {}; or name another `--out`", out.display())));
-    }
     if out.is_dir() {
-        if fs_err::read_dir(out).or_usage()?.next().is_some() {
-            return Err(Fail::usage(format!("`{}` is not empty", out.display())).hint("name another `--out`"));
-        }
+        is_unused(out)?;
     } else if out.symlink_metadata().is_ok() {
         return Err(Fail::usage(format!("`{}` is not a folder", out.display())).hint("name another `--out`"));
     }
     Ok(out.to_path_buf())
 }
 
-fn numbered(parent: &Path, name: &str) -> PathBuf {
-    (1u64..)
-        .map(|n| parent.join(format!("{name}-{n}")))
-        .find(|folder| folder.symlink_metadata().is_err())
-        .unwrap_or_else(|| parent.join(name))
+/// Refuses a folder that holds anything but a lock.
+pub fn is_unused(folder: &Path) -> Result<(), Fail> {
+    if holds_run(folder) {
+        let fail = Fail::usage(format!("`{}` holds a run already", folder.display()));
+        let go_on = format!("go on with it: plimsoll resume {}; or name another `--out`", folder.display());
+        return Err(fail.hint(go_on));
+    }
+    for entry in fs_err::read_dir(folder).or_usage()? {
+        if entry.or_usage()?.file_name() != LOCK {
+            return Err(Fail::usage(format!("`{}` is not empty", folder.display())).hint("name another `--out`"));
+        }
+    }
+    Ok(())
+}
+
+/// The folder of a run that begins, and what was made for it.
+#[derive(Debug)]
+pub struct Fresh {
+    folder: PathBuf,
+    /// Innermost first.
+    made: Vec<PathBuf>,
+}
+
+/// Makes the folder that [`choose`] speaks of. A folder without `out` is nobody else's, however many are made at once;
+/// one that was found empty may be wanted by others too, and its lock decides.
+pub fn make(out: Option<&Path>, name: &str) -> Result<Fresh, Fail> {
+    match out {
+        Some(_) => {
+            let folder = choose(out, name)?;
+            let made = missing(&folder);
+            fs_err::create_dir_all(&folder).or_usage()?;
+            Ok(Fresh { folder, made })
+        }
+        None => make_numbered(Path::new(RUNS), name),
+    }
+}
+
+fn make_numbered(parent: &Path, name: &str) -> Result<Fresh, Fail> {
+    let mut made = missing(parent);
+    fs_err::create_dir_all(parent).or_usage()?;
+    for folder in numbered(parent, name) {
+        match fs_err::create_dir(&folder) {
+            Ok(()) => {
+                made.insert(0, folder.clone());
+                return Ok(Fresh { folder, made });
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(Fail::new(Exit::BadInput, error)),
+        }
+    }
+    Err(Fail::usage(format!("`{}` has no number left for `{name}`", parent.display())))
+}
+
+fn numbered(parent: &Path, name: &str) -> impl Iterator<Item = PathBuf> {
+    (1..=u64::MAX).map(move |n| parent.join(format!("{name}-{n}")))
+}
+
+/// The folders on the way to `folder` that are not there, innermost first; the empty path is the current folder.
+fn missing(folder: &Path) -> Vec<PathBuf> {
+    let is_there = |place: &Path| place.as_os_str().is_empty() || place.symlink_metadata().is_ok();
+    folder.ancestors().take_while(|place| !is_there(place)).map(Path::to_path_buf).collect()
+}
+
+impl Fresh {
+    /// Where.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A refused job leaves nothing behind: only what we made goes, and only if it is still as we made it. To be called
+    /// while the lock is held.
+    pub fn forget(&self) {
+        let ours = [JOB, LOCK];
+        let Ok(entries) = fs_err::read_dir(&self.folder) else { return };
+        let names: Vec<_> = entries.flatten().map(|e| e.file_name()).collect();
+        if names.iter().all(|n| ours.iter().any(|o| n == o)) {
+            names.iter().for_each(|n| drop(fs_err::remove_file(self.folder.join(n))));
+            // One that holds something else by now stays, and so do those around it.
+            self.made.iter().for_each(|place| drop(fs_err::remove_dir(place)));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -47,7 +127,38 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs_err::create_dir(dir.path().join("chat-1")).unwrap();
         fs_err::create_dir(dir.path().join("chat-3")).unwrap();
-        assert_eq!(numbered(dir.path(), "chat"), dir.path().join("chat-2"));
+        assert_eq!(make_numbered(dir.path(), "chat").unwrap().folder(), dir.path().join("chat-2"));
+    }
+
+    #[test]
+    fn runs_that_begin_at_once_share_no_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        let start = std::sync::Barrier::new(8);
+        let make = || {
+            start.wait();
+            (0..20).map(|_| make_numbered(&runs, "chat").unwrap().folder).collect::<Vec<_>>()
+        };
+        let made: std::collections::BTreeSet<PathBuf> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(made.len(), 160);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_what_was_made_and_is_still_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let fresh = make(Some(&dir.path().join("deep/er")), "x").unwrap();
+        fs_err::write(fresh.folder().join(JOB), "").unwrap();
+        fs_err::write(dir.path().join("deep/notes.txt"), "mine").unwrap();
+        fresh.forget();
+        assert!(!fresh.folder().exists());
+        assert!(dir.path().join("deep/notes.txt").exists());
+        let fresh = make(Some(&dir.path().join("other")), "x").unwrap();
+        fs_err::write(fresh.folder().join("journal.jsonl"), "").unwrap();
+        fresh.forget();
+        assert!(fresh.folder().join("journal.jsonl").exists());
     }
 
     #[test]

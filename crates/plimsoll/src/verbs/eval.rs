@@ -9,7 +9,7 @@ use plimsoll_plan::t5::GenerateShape;
 
 use crate::args::EvalArgs;
 use crate::inference;
-use crate::render::{self, Fail, OrFail};
+use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 use crate::worker::evaluate;
 
@@ -31,6 +31,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Fail> {
     let shape = BatchShape { samples: SAMPLES, source_len: plan.source_len, target_len: plan.target_len };
     let generate = GenerateShape { prompts: SAMPLES, beams: 1, source_len: plan.source_len, max_new: plan.target_len };
     let program = opened.program(Some((shape, CHUNK)), Some(generate))?;
-    let found = opened.with_engine(program, |engine| evaluate(engine, &sources, &opened.tokenizer, None))?;
+    let found = opened.with_engine(program, |engine| evaluate(engine, &sources, &opened.tokenizer, None, &|| false))?;
+    let Some(found) = found else { return Err(Fail::silent(Exit::Stopped)) };
     if args.json { render::json(&found) } else { render::data(&found) }
 }

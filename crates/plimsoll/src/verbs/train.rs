@@ -1,9 +1,10 @@
 //! `plimsoll train` and `plimsoll resume`: the supervisor's side. The work is done by a process of its own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use plimsoll_recover::checkpoint::State;
 use plimsoll_recover::{Events, Exit as ChildExit, RecoverError, RunLock, checkpoint, supervise};
 use plimsoll_watch::Summary;
 
@@ -19,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Starts a new run.
 pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     let settings = Settings::resolve(&args.job)?;
-    let folder = run_folder::choose(args.out.as_deref(), &settings.run_name())?;
     if args.plan_only {
+        let folder = run_folder::choose(args.out.as_deref(), &settings.run_name())?;
         let (prepared, _) = prepare(&settings, Supervisor::Later, &folder, None)?;
         prepared.remarks.iter().for_each(render::talk);
         render::data(&prepared.plan)?;
@@ -31,15 +32,18 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     }
     // From here on a stop is for the run, which can then be resumed.
     let events = Events::install()?;
-    let made: Vec<PathBuf> = folder.ancestors().take_while(|place| !is_there(place)).map(Path::to_path_buf).collect();
-    fs_err::create_dir_all(&folder).or_usage()?;
-    settings.write_run(&folder)?;
+    let fresh = run_folder::make(args.out.as_deref(), &settings.run_name())?;
+    let folder = fresh.folder();
+    // Two may have found the same folder empty. Whoever does not get it, or gets it used, leaves it alone.
+    let lock = take(folder)?;
+    run_folder::is_unused(folder)?;
+    settings.write_run(folder)?;
     drop(settings);
-    let result = take(&folder).and_then(|lock| guard(&folder, lock, events));
+    let result = guard(folder, &lock, events);
     if matches!(&result, Err(fail) if matches!(fail.exit, Exit::BadInput | Exit::DoesNotFit))
-        && !run_folder::holds_run(&folder)
+        && !run_folder::holds_run(folder)
     {
-        forget(&folder, &made);
+        fresh.forget();
     }
     result
 }
@@ -73,7 +77,7 @@ pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
         return Ok(());
     }
     let lock = take(folder)?;
-    guard(folder, lock, Events::install()?)
+    guard(folder, &lock, Events::install()?)
 }
 
 /// What a finished run came to: the summary is written when the model is whole, and last.
@@ -96,7 +100,7 @@ fn take(folder: &Path) -> Result<RunLock, Fail> {
 }
 
 /// Starts the worker, waits, and passes its verdict on.
-fn guard(folder: &Path, _lock: RunLock, mut events: Events) -> Result<(), Fail> {
+fn guard(folder: &Path, _lock: &RunLock, mut events: Events) -> Result<(), Fail> {
     let checkpoints = folder.join("checkpoints");
     if checkpoints.is_dir() {
         for path in checkpoint::clean_leftovers(&checkpoints)? {
@@ -111,8 +115,12 @@ fn guard(folder: &Path, _lock: RunLock, mut events: Events) -> Result<(), Fail> 
         ChildExit::Exited(0) => Ok(()),
         ChildExit::Exited(status) => Err(Fail::silent(Exit::of(status))),
         ChildExit::Killed(signal) if outcome.stopped_by_user => {
+            let lost = match has_checkpoint(&checkpoints) {
+                true => "steps since the last checkpoint are lost",
+                false => "nothing was saved yet",
+            };
             render::talk(format!(
-                "stopped at once (signal {signal}); steps since the last checkpoint are lost; go on: plimsoll resume {}",
+                "stopped at once (signal {signal}); {lost}; go on: plimsoll resume {}",
                 folder.display()
             ));
             Err(Fail::silent(Exit::Stopped))
@@ -120,24 +128,17 @@ fn guard(folder: &Path, _lock: RunLock, mut events: Events) -> Result<(), Fail> 
         ChildExit::Killed(signal) => {
             let fact = format!("the worker was killed by signal {signal}, its peak was {}", outcome.peak);
             let fail = Fail::new(Exit::Failed, anyhow::anyhow!(fact));
-            Err(fail.hint(format!("go on from the last checkpoint: plimsoll resume {}", folder.display())))
+            let remedy = match has_checkpoint(&checkpoints) {
+                true => "go on from the last checkpoint",
+                false => "nothing was saved yet; begin again",
+            };
+            Err(fail.hint(format!("{remedy}: plimsoll resume {}", folder.display())))
         }
     }
 }
 
-/// A refused job leaves nothing behind: only what we made goes, and only if it is still as we made it.
-fn forget(folder: &Path, made: &[PathBuf]) {
-    let ours = ["job.toml", ".lock"];
-    let Ok(entries) = fs_err::read_dir(folder) else { return };
-    let names: Vec<_> = entries.flatten().map(|e| e.file_name()).collect();
-    if names.iter().all(|n| ours.iter().any(|o| n == o)) {
-        names.iter().for_each(|n| drop(fs_err::remove_file(folder.join(n))));
-        // Innermost first; one that holds something else by now stays, and so do those around it.
-        made.iter().for_each(|place| drop(fs_err::remove_dir(place)));
-    }
-}
-
-/// Whether a path names something; the empty path is the current folder.
-fn is_there(place: &Path) -> bool {
-    place.as_os_str().is_empty() || place.symlink_metadata().is_ok()
+/// Whether anything was saved.
+fn has_checkpoint(checkpoints: &Path) -> bool {
+    let found = checkpoints.is_dir().then(|| checkpoint::list(checkpoints).ok()).flatten().unwrap_or_default();
+    found.iter().any(|found| matches!(found.state, State::Complete))
 }

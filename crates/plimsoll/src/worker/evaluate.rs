@@ -1,4 +1,6 @@
 //! Evaluation inside the same plan: the loss over a whole set, and answers generated for its first rows.
+//!
+//! It leaves no trace in the weights, so one that was given up half-way can be done again from the start.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,23 +43,30 @@ impl fmt::Display for Evaluation {
     }
 }
 
-/// Evaluates on `sources`; answers are generated for its first `answers` rows, or all.
+/// Evaluates on `sources`; answers are generated for its first `answers` rows, or all. None: `stop` was asked between
+/// two batches, or two groups of answers, and said yes.
 pub fn evaluate(
     engine: &mut Engine,
     sources: &Arc<Sources>,
     tokenizer: &Arc<TextTokenizer>,
     answers: Option<u64>,
-) -> Result<Evaluation, Fail> {
+    stop: &dyn Fn() -> bool,
+) -> Result<Option<Evaluation>, Fail> {
     let start = Instant::now();
     let shape = engine.program().shape;
     let hook = Some(loader_hook());
     let (s, t) = (sources.clone(), tokenizer.clone());
     let mut batches = heap::on_behalf(Role::Loader, || eval_batches(s, t, shape, 1, PREFETCH, hook))?;
     let mut loss = Loss::default();
-    while let Some(facts) = batches.next(engine.slot())? {
+    let mut stopped = stop();
+    while !stopped && let Some(facts) = batches.next(engine.slot())? {
         loss.add(engine.eval(facts.samples)?);
+        stopped = stop();
     }
     heap::on_behalf(Role::Loader, || drop(batches));
+    if stopped {
+        return Ok(None);
+    }
     let mut found =
         Evaluation { loss: loss.mean(), bleu: None, exact: None, generated: 0, rows: sources.rows(), seconds: 0.0 };
     if let Some(planned) = engine.program().generation.as_ref().map(|g| g.shape) {
@@ -67,6 +76,9 @@ pub fn evaluate(
         let mut texts = RowTexts::new(sources.clone());
         let (mut bleu, mut right) = (score::Bleu::default(), 0u64);
         for first in (0..rows).step_by(planned.prompts) {
+            if stop() {
+                return Ok(None);
+            }
             let group = first..(first + planned.prompts as u64).min(rows);
             let mut prompts = Vec::with_capacity(planned.prompts);
             for row in group.clone() {
@@ -87,5 +99,5 @@ pub fn evaluate(
         found.generated = rows;
     }
     found.seconds = start.elapsed().as_secs_f64();
-    Ok(found)
+    Ok(Some(found))
 }

@@ -1,6 +1,9 @@
 //! The worker: plans, takes its memory, trains, evaluates, saves. One process, started by the supervisor.
 
+mod course;
 mod evaluate;
+mod finish;
+mod resolved;
 mod run;
 mod save;
 mod weights;
@@ -8,7 +11,7 @@ mod weights;
 use std::path::Path;
 
 use plimsoll_engine::with_cores;
-use plimsoll_plan::choose::{Pins, Plan, Verdict};
+use plimsoll_plan::choose::Plan;
 use plimsoll_recover::{StopFlag, atomic_write};
 
 use crate::heap::{self, Role};
@@ -16,6 +19,7 @@ use crate::prepare::{Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 
+use course::{Course, contract, course, pins_of};
 pub use evaluate::evaluate;
 use run::Run;
 
@@ -30,42 +34,32 @@ pub fn run(folder: &Path) -> Result<(), Fail> {
         false => None,
     };
     let held = earlier.as_ref().map(pins_of);
-    let mut replanned = earlier.is_none();
     let (mut prepared, mut program) = prepare(&settings, Supervisor::Running(supervisor), folder, held)?;
-    if earlier.is_some() && prepared.plan.verdict == Verdict::TooBig {
-        render::talk(
-            "the plan that this run began with does not fit any more; it is planned anew, and from here on losses agree to rounding, not to the bit",
-        );
+    let mut chosen = course(earlier.as_ref(), &prepared.plan);
+    if chosen == Course::PlanAnew {
+        render::talk("the plan that this run began with does not fit any more; it is planned anew");
         drop((prepared, program));
         (prepared, program) = prepare(&settings, Supervisor::Running(supervisor), folder, None)?;
-        replanned = true;
+        chosen = course(None, &prepared.plan);
     }
     prepared.remarks.iter().for_each(render::talk);
-    let plan = &prepared.plan;
-    if plan.verdict == Verdict::TooBig {
-        render::talk(plan);
-        return Err(Fail::silent(Exit::DoesNotFit));
+    match (chosen, earlier) {
+        (Course::GoOn, Some(earlier)) => prepared.plan = contract(earlier, &prepared.plan),
+        (Course::Take, _) => {
+            render::talk(&prepared.plan);
+            // The job first: a run that has a plan has a job that gives the same plan.
+            resolved::resolve_job(folder, &settings, &prepared)?;
+            atomic_write(&plan_path, &serde_json::to_vec_pretty(&prepared.plan).or_failed()?)?;
+        }
+        _ => {
+            render::talk(&prepared.plan);
+            return Err(Fail::silent(Exit::DoesNotFit));
+        }
     }
-    if replanned {
-        render::talk(plan);
-        atomic_write(&plan_path, &serde_json::to_vec_pretty(plan).or_failed()?)?;
-    }
-    let threads = plan.threads;
+    let threads = prepared.plan.threads;
     with_cores(
         threads,
         || heap::tag(Role::Engine),
         move || Run::start(folder, settings, prepared, program, supervisor, stop)?.go(),
     )?
-}
-
-/// An earlier plan's choices: a run that goes on does exactly what it did.
-fn pins_of(plan: &Plan) -> Pins {
-    let c = &plan.choices;
-    Pins {
-        micro_batch: Some(c.micro_batch),
-        recompute: Some(c.recompute),
-        loss_chunk: Some(c.loss_chunk),
-        optimizer_in_backward: Some(c.optimizer_in_backward),
-        loader_threads: Some(c.loader_threads),
-    }
 }

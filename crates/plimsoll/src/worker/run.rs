@@ -10,11 +10,11 @@ use plimsoll_data::{Cursor, Loader, LoaderSettings};
 use plimsoll_engine::{Engine, MicroStep, Updates};
 use plimsoll_machine::{Bytes, Root, own_memory, process_memory};
 use plimsoll_plan::program::Program;
-use plimsoll_recover::{StopFlag, atomic_write};
-use plimsoll_watch::{Event, Journal, Progress, StepView, Summary, Target};
+use plimsoll_recover::StopFlag;
+use plimsoll_watch::{EvalResult, Event, Journal, Progress, StepView, Target};
 
-use super::evaluate::{self, evaluate};
-use super::save;
+use super::evaluate::{self, Evaluation, evaluate};
+use super::save::{self, Restored};
 use super::weights::fill_weights;
 use crate::heap::{self, Role};
 use crate::prepare::{PREFETCH, Prepared, loader_hook};
@@ -28,17 +28,17 @@ const LOOK_SECONDS: f64 = 0.5;
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Tally {
     /// Real tokens.
-    tokens: u64,
+    pub tokens: u64,
     /// Wall time of the training steps.
-    step_seconds: f64,
+    pub step_seconds: f64,
     /// Wall time of everything.
-    wall_seconds: f64,
+    pub wall_seconds: f64,
     /// Loss of the last step.
-    last_loss: f64,
+    pub last_loss: f64,
     /// Samples of which something was cut.
-    truncated: u64,
-    /// The highest sum of peaks so far.
-    peak_ram: u64,
+    pub truncated: u64,
+    /// The highest sum of peaks so far, under the present plan.
+    pub peak_ram: u64,
 }
 
 pub(super) struct Run<'a> {
@@ -48,17 +48,24 @@ pub(super) struct Run<'a> {
     supervisor: u32,
     stop: StopFlag,
     pub engine: Engine,
-    journal: Journal,
+    pub journal: Journal,
     progress: Progress,
     /// Updates done.
     pub step: u64,
     pub cursor: Cursor,
     pub tally: Tally,
-    pub evals: Vec<plimsoll_watch::EvalResult>,
-    began: Instant,
-    /// Allocations on engine threads in steps after the first.
-    allocations: u64,
+    pub evals: Vec<EvalResult>,
+    /// The evaluation of the current step is still to be done. Saved with it, so that one that was given up for a stop
+    /// is the first thing that a resumed run does.
+    pub eval_due: bool,
+    /// Allocations on engine threads in steps after the first of this process.
+    pub allocations: u64,
+    /// Whether this process has done a step.
+    stepped: bool,
+    /// The step of the last checkpoint.
     saved_at: Option<u64>,
+    /// A step or an evaluation was done since.
+    unsaved: bool,
     ram: Bytes,
     looked: Instant,
 }
@@ -67,6 +74,10 @@ pub(super) struct Run<'a> {
 enum End {
     Done,
     Stopped,
+    /// The step that was begun could not be done; those before it are as they were.
+    Failed(Fail),
+    /// A checkpoint could not be written.
+    Unsaved(Fail),
 }
 
 impl<'a> Run<'a> {
@@ -82,43 +93,16 @@ impl<'a> Run<'a> {
             Updates { optimizer: settings.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
         let mut engine = Engine::start(program, Some(updates))?;
         let journal_path = folder.join("journal.jsonl");
-        let resumed = save::load(folder, &mut engine, &prepared)?;
-        let mut journal;
-        let (mut step, mut cursor, mut tally, mut evals) = (0, Cursor::default(), Tally::default(), Vec::new());
-        match resumed {
-            Some(state) => {
-                (step, cursor, tally, evals) = (state.step, state.cursor, state.tally, state.evals);
-                journal = Journal::append(&journal_path)?;
-                journal.record(&Event::Resumed { step, from: state.path.clone() })?;
-                render::talk(format!("going on after step {step}, from {}", state.path.display()));
-                if state.simd != prepared.plan.simd {
-                    render::talk("this machine has another instruction set: losses agree to rounding, not to the bit");
-                }
-            }
-            None => {
-                fill_weights(&mut engine, &prepared, settings.seed)?;
-                journal = if journal_path.exists() {
-                    Journal::append(&journal_path)?
-                } else {
-                    Journal::create(&journal_path)?
-                };
-                let plan = &prepared.plan;
-                journal.record(&Event::RunStarted {
-                    version: env!("CARGO_PKG_VERSION").into(),
-                    plan: "plan.json".into(),
-                    total_steps: prepared.steps,
-                    effective_batch: plan.effective_batch as u64,
-                    threads: plan.threads as u64,
-                    simd: format!("{:?}", plan.simd).to_lowercase(),
-                    planned_ram_bytes: plan.ram.peak,
-                    planned_vram_bytes: Bytes::ZERO,
-                    facts: serde_json::Value::Null,
-                })?;
-            }
+        let resumed = save::load(folder, &mut engine, &prepared, settings.seed)?;
+        if resumed.is_none() {
+            fill_weights(&mut engine, &prepared, settings.seed)?;
         }
+        let journal = match journal_path.exists() {
+            true => Journal::append(&journal_path)?,
+            false => Journal::create(&journal_path)?,
+        };
         let progress = Progress::new(prepared.steps, Target::Stderr);
-        let now = Instant::now();
-        Ok(Run {
+        let mut run = Run {
             folder,
             settings,
             prepared,
@@ -127,41 +111,99 @@ impl<'a> Run<'a> {
             engine,
             journal,
             progress,
-            step,
-            cursor,
-            tally,
-            evals,
-            began: now,
+            step: 0,
+            cursor: Cursor::default(),
+            tally: Tally::default(),
+            evals: Vec::new(),
+            eval_due: false,
             allocations: 0,
+            stepped: false,
             saved_at: None,
+            unsaved: false,
             ram: Bytes::ZERO,
-            looked: now,
-        })
+            looked: Instant::now(),
+        };
+        match resumed {
+            Some(state) => run.go_on(state)?,
+            None => run.begin()?,
+        }
+        Ok(run)
+    }
+
+    fn begin(&mut self) -> Result<(), Fail> {
+        let plan = &self.prepared.plan;
+        self.journal.record(&Event::RunStarted {
+            version: env!("CARGO_PKG_VERSION").into(),
+            plan: "plan.json".into(),
+            total_steps: self.prepared.steps,
+            effective_batch: plan.effective_batch as u64,
+            threads: plan.threads as u64,
+            simd: format!("{:?}", plan.simd).to_lowercase(),
+            planned_ram_bytes: plan.ram.peak,
+            planned_vram_bytes: Bytes::ZERO,
+            facts: serde_json::Value::Null,
+        })?;
+        Ok(())
+    }
+
+    fn go_on(&mut self, state: Restored) -> Result<(), Fail> {
+        let Restored { step, cursor, tally, evals, eval_due, path, changes } = state;
+        (self.step, self.cursor, self.tally) = (step, cursor, tally);
+        (self.evals, self.eval_due, self.saved_at) = (evals, eval_due, Some(step));
+        render::talk(format!("going on after step {step}, from {}", path.display()));
+        changes.iter().for_each(render::talk);
+        self.journal.record(&Event::Resumed { step, from: path })?;
+        Ok(())
     }
 
     pub fn go(mut self) -> Result<(), Fail> {
-        let (before, began) = (self.tally.wall_seconds, self.began);
-        let end = self.train(before, began)?;
+        let (before, began) = (self.tally.wall_seconds, Instant::now());
+        let end = self.train(before, began);
         self.progress.finish();
         self.tally.wall_seconds = before + began.elapsed().as_secs_f64();
-        match end {
-            End::Stopped => {
-                if self.saved_at != Some(self.step) && self.step > 0 {
-                    self.save()?;
-                }
-                self.journal.record(&Event::Stopped { step: self.step, reason: "asked to stop".into() })?;
-                self.journal.sync()?;
-                let saved = if self.step > 0 { "saved" } else { "nothing to save yet" };
-                render::talk(format!(
-                    "stopped after step {} of {}, {saved}; go on: plimsoll resume {}",
-                    self.step,
-                    self.prepared.steps,
-                    self.folder.display()
-                ));
-                Err(Fail::silent(Exit::Stopped))
-            }
+        match end? {
             End::Done => self.finish(),
+            End::Stopped => self.stopped(),
+            End::Failed(fail) => {
+                if let Err(second) = self.save_unless_saved() {
+                    render::report(&second);
+                }
+                Err(self.noted(fail))
+            }
+            End::Unsaved(fail) => Err(self.noted(fail)),
         }
+    }
+
+    fn stopped(&mut self) -> Result<(), Fail> {
+        self.save_unless_saved()?;
+        self.journal.record(&Event::Stopped { step: self.step, reason: "asked to stop".into() })?;
+        self.journal.sync()?;
+        let saved = if self.step > 0 { "saved" } else { "nothing to save yet" };
+        render::talk(format!(
+            "stopped after step {} of {}, {saved}; go on: plimsoll resume {}",
+            self.step,
+            self.prepared.steps,
+            self.folder.display()
+        ));
+        Err(Fail::silent(Exit::Stopped))
+    }
+
+    /// Notes why the run ends, and adds how it goes on unless another remedy is known.
+    fn noted(&mut self, fail: Fail) -> Fail {
+        let reason = fail.fact.as_ref().map_or("failed".to_string(), |fact| format!("{fact:#}"));
+        let noted = self.journal.record(&Event::Stopped { step: self.step, reason }).and_then(|()| self.journal.sync());
+        if let Err(second) = noted {
+            render::report(&second.into());
+        }
+        let fail = Fail { exit: Exit::Failed, ..fail };
+        if fail.hint.is_some() {
+            return fail;
+        }
+        let from = match self.saved_at {
+            Some(step) => format!("everything up to step {step} is saved"),
+            None => "nothing was saved yet".to_string(),
+        };
+        fail.hint(format!("{from}; put it right, then go on: plimsoll resume {}", self.folder.display()))
     }
 
     fn loader(&self) -> Result<Loader, Fail> {
@@ -182,20 +224,37 @@ impl<'a> Run<'a> {
 
     fn train(&mut self, wall_before: f64, began: Instant) -> Result<End, Fail> {
         let mut loader = self.loader()?;
+        let every = |n: Option<u64>, step: u64| n.is_some_and(|n| n > 0 && step.is_multiple_of(n));
         let end = loop {
+            // Evaluated first: a checkpoint holds the evaluations up to its step, and a resume from it repeats none.
+            if self.eval_due {
+                match self.evaluate() {
+                    Ok(true) => {}
+                    Ok(false) => break End::Stopped,
+                    Err(fail) => break End::Failed(fail),
+                }
+            }
             if self.step >= self.prepared.steps {
                 break End::Done;
+            }
+            if every(self.settings.save_every, self.step)
+                && let Err(fail) = self.save_unless_saved()
+            {
+                break End::Unsaved(fail);
             }
             if self.stop.requested() {
                 break End::Stopped;
             }
-            let first = self.step_seen();
             let before = heap::allocations(Role::Engine);
-            let Some((report, truncated)) = self.update(&mut loader)? else { break End::Stopped };
-            if !first {
+            let (report, truncated) = match self.update(&mut loader) {
+                Ok(Some(done)) => done,
+                Ok(None) => break End::Stopped,
+                Err(fail) => break End::Failed(fail),
+            };
+            if self.stepped {
                 self.allocations += heap::allocations(Role::Engine) - before;
             }
-            self.step += 1;
+            (self.step, self.unsaved) = (self.step + 1, true);
             self.cursor = loader.cursor();
             self.tally.tokens += report.tokens;
             self.tally.step_seconds += report.seconds;
@@ -203,28 +262,15 @@ impl<'a> Run<'a> {
             self.tally.truncated += truncated;
             self.tally.wall_seconds = wall_before + began.elapsed().as_secs_f64();
             self.show(&report)?;
+            self.stepped = true;
             if !report.loss.is_finite() {
-                let fail =
-                    Fail::new(Exit::Failed, anyhow::anyhow!("the loss of step {} is {}", self.step, report.loss));
-                return Err(fail.hint("lower the learning rate, or clip gradients with clip_norm; the last checkpoint is from before this step"));
+                return Err(self.not_finite(format!("the loss of step {} is {}", self.step, report.loss))?);
             }
-            let every = |n: Option<u64>| n.is_some_and(|n| n > 0 && self.step.is_multiple_of(n));
             let last = self.step == self.prepared.steps;
-            let (save, eval) = (every(self.settings.save_every), every(self.settings.eval_every));
-            // Evaluated first: a checkpoint holds the evaluations up to its step, and a resume from it repeats none.
-            if eval || (last && self.prepared.eval.is_some()) {
-                self.evaluate()?;
-            }
-            if save && !last {
-                self.save()?;
-            }
+            self.eval_due = self.prepared.eval.is_some() && (last || every(self.settings.eval_every, self.step));
         };
         heap::on_behalf(Role::Loader, || drop(loader));
         Ok(end)
-    }
-
-    fn step_seen(&self) -> bool {
-        self.ram == Bytes::ZERO
     }
 
     /// One update: every micro-batch of the effective batch. None: asked to stop on the way; what was begun is dropped.
@@ -252,7 +298,7 @@ impl<'a> Run<'a> {
     }
 
     fn show(&mut self, report: &StepReport) -> Result<(), Fail> {
-        if self.step_seen() || self.looked.elapsed().as_secs_f64() > LOOK_SECONDS {
+        if !self.stepped || self.looked.elapsed().as_secs_f64() > LOOK_SECONDS {
             self.look();
         }
         let tokens_per_second = self.tally.tokens as f64 / self.tally.step_seconds.max(1e-9);
@@ -277,7 +323,7 @@ impl<'a> Run<'a> {
     }
 
     /// Reads the run's memory: what is used now, and the sum of the peaks.
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         let root = Root::system();
         self.looked = Instant::now();
         let (Ok(ours), Ok(theirs)) = (own_memory(&root), process_memory(&root, self.supervisor)) else { return };
@@ -285,92 +331,47 @@ impl<'a> Run<'a> {
         self.tally.peak_ram = self.tally.peak_ram.max((ours.peak + theirs.peak).0);
     }
 
-    fn save(&mut self) -> Result<(), Fail> {
+    /// Saves after the current step, unless there is nothing that is not saved.
+    pub(super) fn save_unless_saved(&mut self) -> Result<(), Fail> {
+        if !self.unsaved {
+            return Ok(());
+        }
+        if !self.engine.weights_are_finite() {
+            let fact = format!("the weights after step {} are not all finite numbers; they are not saved", self.step);
+            return Err(self.not_finite(fact)?);
+        }
         let start = Instant::now();
         let (path, bytes) = save::save(self)?;
-        self.saved_at = Some(self.step);
+        (self.saved_at, self.unsaved) = (Some(self.step), false);
         self.journal.record(&Event::Saved { step: self.step, path, bytes, seconds: start.elapsed().as_secs_f64() })?;
         Ok(())
     }
 
-    fn evaluate(&mut self) -> Result<(), Fail> {
-        let Some(sources) = self.prepared.eval.clone() else { return Ok(()) };
-        let found = evaluate(&mut self.engine, &sources, &self.prepared.tokenizer, Some(evaluate::ROWS_IN_A_RUN))?;
-        self.journal.record(&Event::Eval {
-            step: self.step,
-            loss: found.loss,
-            bleu: found.bleu,
-            exact: found.exact,
-            seconds: found.seconds,
-        })?;
-        self.progress.note(&format!("step {}: {found}", self.step));
-        self.evals.push(plimsoll_watch::EvalResult {
-            step: self.step,
-            loss: found.loss,
-            bleu: found.bleu,
-            exact: found.exact,
-            seconds: found.seconds,
-        });
-        Ok(())
-    }
-
-    /// The last checkpoint, the model, the summary, and what to do next.
-    fn finish(mut self) -> Result<(), Fail> {
-        self.save()?;
-        let model = self.folder.join("model");
-        save::save_final(&self, &model)?;
-        // Reads a block of the data: before the last look, so that the summary's peak covers it.
-        let example = self.prepared.example().unwrap_or_else(|| "...".into());
-        self.look();
-        let plan = &self.prepared.plan;
-        let summary = self.summary();
-        atomic_write(&self.folder.join("summary.json"), summary.to_json().as_bytes())?;
-        self.journal.record(&Event::Finished {
-            steps: self.step,
-            final_loss: self.tally.last_loss,
-            seconds: self.tally.wall_seconds,
-            peak_ram_bytes: summary.peak_ram_bytes,
-        })?;
+    /// Numbers that got out of hand: noted, and said with what is left.
+    fn not_finite(&mut self, fact: String) -> Result<Fail, Fail> {
+        self.journal.record(&Event::Warning { step: self.step, message: fact.clone() })?;
         self.journal.sync()?;
-        if self.tally.truncated > 0 {
-            render::talk(format!("{} samples were longer than planned and were cut", self.tally.truncated));
-        }
-        render::talk(format!(
-            "done: {} steps in {:.1} s, {:.0} tokens/s, loss {:.4}",
-            self.step, self.tally.wall_seconds, summary.tokens_per_second, self.tally.last_loss
-        ));
-        let (planned, peak) = (plan.ram.peak, summary.peak_ram_bytes);
-        let share = peak.0 as f64 / planned.0.max(1) as f64 * 100.0;
-        render::talk(format!(
-            "RAM: planned {planned}, measured peak {peak} ({share:.1} % of the plan), budget {}",
-            plan.ram.budget
-        ));
-        render::talk(format!("model: {}", model.display()));
-        render::talk(format!("try it: plimsoll generate {} --prompt \"{example}\"", self.folder.display()));
-        Ok(())
+        let left = match self.saved_at {
+            Some(step) => format!("the last checkpoint, of step {step}, is good"),
+            None => "there is no checkpoint".to_string(),
+        };
+        let fail = Fail::new(Exit::Failed, anyhow::anyhow!(fact));
+        Ok(fail.hint(format!("lower the learning rate, or clip gradients with clip_norm; {left}")))
     }
 
-    fn summary(&self) -> Summary {
-        let plan = &self.prepared.plan;
-        let flops = plan.flops_per_update * self.step as f64;
-        let mut more = std::collections::BTreeMap::new();
-        more.insert("truncated_samples".to_string(), self.tally.truncated.into());
-        more.insert("step_seconds".to_string(), self.tally.step_seconds.into());
-        Summary {
-            steps: self.step,
-            final_loss: self.tally.last_loss,
-            tokens_per_second: self.tally.tokens as f64 / self.tally.step_seconds.max(1e-9),
-            planned_ram_bytes: plan.ram.peak,
-            peak_ram_bytes: Bytes(self.tally.peak_ram),
-            wall_seconds: self.tally.wall_seconds,
-            evals: self.evals.clone(),
-            engine_allocations_after_first_step: Some(self.allocations),
-            loader_heap_peak_bytes: Some(Bytes(heap::peak(Role::Loader))),
-            loader_heap_planned_bytes: Some(self.prepared.loader_planned),
-            gflops: Some(flops / self.tally.step_seconds.max(1e-9) / 1e9),
-            more,
-            ..Summary::default()
-        }
+    /// Does the evaluation that is due; whether it was done, or given up for a stop.
+    fn evaluate(&mut self) -> Result<bool, Fail> {
+        let Some(sources) = self.prepared.eval.clone() else { return Ok(true) };
+        let (rows, stop) = (Some(evaluate::ROWS_IN_A_RUN), &self.stop);
+        let found = evaluate(&mut self.engine, &sources, &self.prepared.tokenizer, rows, &|| stop.requested())?;
+        let Some(found) = found else { return Ok(false) };
+        let Evaluation { loss, bleu, exact, seconds, .. } = found;
+        let step = self.step;
+        self.journal.record(&Event::Eval { step, loss, bleu, exact, seconds })?;
+        self.progress.note(&format!("step {step}: {found}"));
+        self.evals.push(EvalResult { step, loss, bleu, exact, seconds });
+        (self.eval_due, self.unsaved) = (false, true);
+        Ok(true)
     }
 }
 
@@ -381,15 +382,4 @@ struct StepReport {
     grad_norm: Option<f64>,
     tokens: u64,
     seconds: f64,
-}
-
-impl Prepared {
-    /// A prompt from the data, to try the model with.
-    fn example(&self) -> Option<String> {
-        let sources = self.eval.as_ref().unwrap_or(&self.sources);
-        let mut rows = plimsoll_data::RowTexts::new(sources.clone());
-        let (source, _) = rows.pair(0).ok()?;
-        let short: String = source.chars().take(120).collect();
-        Some(short.replace(['\n', '"'], " "))
-    }
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use super::draw::Draw;
 use super::files;
 
-/// Weight updates of every job: one before the first evaluation and checkpoint, and one behind.
-pub const STEPS: usize = 3;
-/// Updates between evaluations and between checkpoints.
-pub const EVERY: usize = 2;
+/// Weight updates of a drawn job: one before the first evaluation and checkpoint, and one behind.
+const STEPS: usize = 3;
+/// Updates between evaluations and between checkpoints of a drawn job.
+const EVERY: usize = 2;
 /// A step costs at most so many operations, so that all jobs together take about half a minute.
 const MOST_FLOPS: f64 = 8e9;
 
@@ -60,6 +60,9 @@ pub struct Job {
     pub budget: Budget,
     /// Weights come from a folder that a run has written, not from the seed.
     pub from_weights: bool,
+    pub steps: usize,
+    pub eval_every: usize,
+    pub save_every: usize,
 }
 
 const OPTIMIZERS: [&str; 5] = [
@@ -113,7 +116,70 @@ impl Job {
             threads: draw.within(1..=2),
             budget: *draw.one_of(&[Budget::Machine, Budget::Machine, Budget::Generous, Budget::Tight]),
             from_weights: draw.once_in(8),
+            steps: STEPS,
+            eval_every: EVERY,
+            save_every: EVERY,
         }
+    }
+
+    /// A job of T5-small's size: hundreds of MiB, where a share of the plan weighs more than what is fixed.
+    pub fn t5_small(number: u64) -> Job {
+        Job {
+            d_model: 512,
+            d_kv: 64,
+            heads: 8,
+            d_ff: 2048,
+            encoder_layers: 6,
+            decoder_layers: 6,
+            gated: false,
+            tied: true,
+            vocab: 32128,
+            words: Words::Unigram,
+            source_len: 64,
+            target_len: 64,
+            batch: 2,
+            micro_batch: None,
+            recompute: None,
+            optimizer: OPTIMIZERS[1],
+            clip: false,
+            eval: true,
+            threads: 2,
+            budget: Budget::Machine,
+            from_weights: false,
+            steps: 2,
+            ..Job::draw(number)
+        }
+    }
+
+    /// A small job that evaluates after every step and saves after every twentieth.
+    pub fn of_steps(number: u64, steps: usize) -> Job {
+        Job {
+            d_model: 32,
+            d_kv: 8,
+            heads: 2,
+            d_ff: 64,
+            encoder_layers: 2,
+            decoder_layers: 2,
+            vocab: 500,
+            source_len: 16,
+            target_len: 16,
+            rows: 300,
+            batch: 4,
+            micro_batch: Some(2),
+            recompute: None,
+            eval: true,
+            budget: Budget::Generous,
+            from_weights: false,
+            steps,
+            eval_every: 1,
+            save_every: 20,
+            ..Job::draw(number)
+        }
+    }
+
+    /// Evaluations of the whole run: the last step is always followed by one.
+    pub fn evaluations(&self) -> usize {
+        if self.eval { self.steps.div_ceil(self.eval_every) } else { 0 }
     }
 
     /// Operations of one update, about.
@@ -154,8 +220,8 @@ impl Job {
         flags.set("--max-source", self.source_len);
         flags.set("--max-target", self.target_len);
         flags.set("--effective-batch", self.batch);
-        flags.set("--steps", STEPS);
-        flags.set("--save-every", EVERY);
+        flags.set("--steps", self.steps);
+        flags.set("--save-every", self.save_every);
         flags.set("--keep", 1);
         flags.set("--optimizer", self.optimizer);
         flags.set("--threads", self.threads);
@@ -171,7 +237,7 @@ impl Job {
         }
         if self.eval {
             flags.set("--eval", self.eval_data(dir).display());
-            flags.set("--eval-every", EVERY);
+            flags.set("--eval-every", self.eval_every);
         }
         if !self.shuffle {
             flags.words.push(("--no-shuffle".into(), None));

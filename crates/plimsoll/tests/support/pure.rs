@@ -3,7 +3,7 @@
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::{Pins, Terms};
 use plimsoll_plan::cost::Rates;
-use plimsoll_plan::footprint::Overheads;
+use plimsoll_plan::footprint::{DiskFacts, Overheads};
 use plimsoll_plan::program::{EvalJob, Job};
 use plimsoll_plan::spec::{FeedForward, T5Spec};
 use plimsoll_plan::tiles::Simd;
@@ -72,8 +72,10 @@ fn loader(samples: usize, threads: usize) -> Bytes {
 pub fn terms(ram: Bytes) -> Terms<'static> {
     Terms {
         ram,
+        ram_there: Bytes::gib(100),
         disk: Bytes::gib(100),
-        keep: 3,
+        disk_there: Bytes::gib(100),
+        disk_facts: DiskFacts { keep: 3, side_files: Bytes::mib(3), steps: 1000 },
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: Bytes::mib(5),

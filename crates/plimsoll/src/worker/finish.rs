@@ -1,0 +1,109 @@
+//! The end of a run that did all its steps: the last checkpoint, the model, the summary, and what to do next.
+
+use plimsoll_machine::Bytes;
+use plimsoll_recover::atomic_write;
+use plimsoll_watch::{Event, Summary};
+
+use super::run::Run;
+use super::save;
+use crate::heap::{self, Role};
+use crate::prepare::Prepared;
+use crate::render::{self, Fail};
+
+/// Characters of the example prompt.
+const EXAMPLE: usize = 120;
+
+impl Run<'_> {
+    /// Ends the run.
+    pub(super) fn finish(mut self) -> Result<(), Fail> {
+        self.save_unless_saved()?;
+        let model = self.folder.join("model");
+        save::save_final(&self, &model)?;
+        // Reads a block of the data: before the last look, so that the summary's peak covers it.
+        let example = self.prepared.example().unwrap_or_else(|| "...".into());
+        self.look();
+        let plan = &self.prepared.plan;
+        let summary = self.summary();
+        atomic_write(&self.folder.join("summary.json"), summary.to_json().as_bytes())?;
+        self.journal.record(&Event::Finished {
+            steps: self.step,
+            final_loss: self.tally.last_loss,
+            seconds: self.tally.wall_seconds,
+            peak_ram_bytes: summary.peak_ram_bytes,
+        })?;
+        self.journal.sync()?;
+        if self.tally.truncated > 0 {
+            render::talk(format!("{} samples were longer than planned and were cut", self.tally.truncated));
+        }
+        render::talk(format!(
+            "done: {} steps in {:.1} s, {:.0} tokens/s, loss {:.4}",
+            self.step, self.tally.wall_seconds, summary.tokens_per_second, self.tally.last_loss
+        ));
+        let (planned, peak) = (plan.ram.peak, summary.peak_ram_bytes);
+        let share = peak.0 as f64 / planned.0.max(1) as f64 * 100.0;
+        render::talk(format!(
+            "RAM: planned {planned}, measured peak {peak} ({share:.1} % of the plan), budget {}",
+            plan.ram.budget
+        ));
+        render::talk(format!("model: {}", model.display()));
+        let prompt = shell_quoted(&example);
+        render::talk(format!("try it: plimsoll generate {} --prompt {prompt}", self.folder.display()));
+        Ok(())
+    }
+
+    fn summary(&self) -> Summary {
+        let plan = &self.prepared.plan;
+        let tally = &self.tally;
+        // The plan counts full lengths; padding is no work.
+        let full_tokens = plan.effective_batch * (plan.source_len + plan.target_len);
+        let flops = plan.flops_per_update * (tally.tokens as f64 / full_tokens.max(1) as f64);
+        let mut more = std::collections::BTreeMap::new();
+        more.insert("truncated_samples".to_string(), tally.truncated.into());
+        more.insert("step_seconds".to_string(), tally.step_seconds.into());
+        Summary {
+            steps: self.step,
+            final_loss: tally.last_loss,
+            tokens_per_second: tally.tokens as f64 / tally.step_seconds.max(1e-9),
+            planned_ram_bytes: plan.ram.peak,
+            peak_ram_bytes: Bytes(tally.peak_ram),
+            wall_seconds: tally.wall_seconds,
+            evals: self.evals.clone(),
+            engine_allocations_after_first_step: Some(self.allocations),
+            loader_heap_peak_bytes: Some(Bytes(heap::peak(Role::Loader))),
+            loader_heap_planned_bytes: Some(self.prepared.loader_planned),
+            gflops: Some(flops / tally.step_seconds.max(1e-9) / 1e9),
+            more,
+            ..Summary::default()
+        }
+    }
+}
+
+impl Prepared {
+    /// A prompt from the data, to try the model with.
+    fn example(&self) -> Option<String> {
+        let sources = self.eval.as_ref().unwrap_or(&self.sources);
+        let mut rows = plimsoll_data::RowTexts::new(sources.clone());
+        let (source, _) = rows.pair(0).ok()?;
+        Some(source.chars().take(EXAMPLE).collect())
+    }
+}
+
+/// `text` as one word of a shell, on one line.
+fn shell_quoted(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("'{}'", line.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_prompt_as_one_word_and_runs_none_of_it() {
+        let prompt = "it's \"5 o'clock\"; $(rm -r x) `y` $HOME \\ !!";
+        let script = format!("printf %s {}", shell_quoted(prompt));
+        let said = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap(), prompt);
+        assert_eq!(shell_quoted("a\r\nb\tc"), "'a  b c'");
+    }
+}
