@@ -6,10 +6,13 @@
 //! Architecture invariant: this crate knows processes, signals and files. It knows no tensor (a checkpoint's files are
 //! bytes that the caller streams) and no screen.
 
+pub mod cause;
 pub mod checkpoint;
 mod durable;
 mod error;
 mod exit_code;
+pub mod policy;
+pub mod pressure;
 mod room;
 mod run_lock;
 mod stop_flag;
