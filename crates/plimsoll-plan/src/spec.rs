@@ -53,6 +53,29 @@ pub struct T5Spec {
 }
 
 impl T5Spec {
+    /// T5-small as published (v1.0): a size that people know, to plan and measure against.
+    pub fn small() -> T5Spec {
+        T5Spec {
+            vocab: 32128,
+            d_model: 512,
+            d_kv: 64,
+            d_ff: 2048,
+            encoder_layers: 6,
+            decoder_layers: 6,
+            heads: 8,
+            buckets: 32,
+            max_distance: 128,
+            dropout: 0.1,
+            norm_eps: 1e-6,
+            feed_forward: FeedForward::Relu,
+            tied: true,
+            scale_head: true,
+            pad_id: 0,
+            eos_id: 1,
+            start_id: 0,
+        }
+    }
+
     /// Width of all heads together.
     pub fn inner(&self) -> usize {
         self.heads * self.d_kv
@@ -141,32 +164,9 @@ pub fn t5_params(spec: &T5Spec) -> Vec<Param> {
 mod tests {
     use super::*;
 
-    /// T5-small as published.
-    pub(crate) fn t5_small() -> T5Spec {
-        T5Spec {
-            vocab: 32128,
-            d_model: 512,
-            d_kv: 64,
-            d_ff: 2048,
-            encoder_layers: 6,
-            decoder_layers: 6,
-            heads: 8,
-            buckets: 32,
-            max_distance: 128,
-            dropout: 0.1,
-            norm_eps: 1e-6,
-            feed_forward: FeedForward::Relu,
-            tied: true,
-            scale_head: true,
-            pad_id: 0,
-            eos_id: 1,
-            start_id: 0,
-        }
-    }
-
     #[test]
     fn t5_small_has_its_published_number_of_parameters() {
-        let total: usize = t5_params(&t5_small()).iter().map(Param::elements).sum();
+        let total: usize = t5_params(&T5Spec::small()).iter().map(Param::elements).sum();
         assert_eq!(total, 60_506_624);
     }
 }

@@ -12,28 +12,6 @@ use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
 use proptest::prelude::*;
 
-fn t5_small() -> T5Spec {
-    T5Spec {
-        vocab: 32128,
-        d_model: 512,
-        d_kv: 64,
-        d_ff: 2048,
-        encoder_layers: 6,
-        decoder_layers: 6,
-        heads: 8,
-        buckets: 32,
-        max_distance: 128,
-        dropout: 0.1,
-        norm_eps: 1e-6,
-        feed_forward: FeedForward::Relu,
-        tied: true,
-        scale_head: true,
-        pad_id: 0,
-        eos_id: 1,
-        start_id: 0,
-    }
-}
-
 fn job(spec: T5Spec, effective_batch: usize, len: usize, optimizer: OptimizerSpec) -> Job {
     Job {
         spec,
@@ -77,7 +55,7 @@ fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
 
 #[test]
 fn a_tighter_budget_gives_a_smaller_plan_at_the_same_effective_batch() {
-    let job = job(t5_small(), 16, 256, OptimizerSpec::adafactor(1e-3));
+    let job = job(T5Spec::small(), 16, 256, OptimizerSpec::adafactor(1e-3));
     let mut last = Bytes(u64::MAX);
     for mib in [8000, 2000, 1200, 900, 700, 600] {
         let plan = choose(&job, &terms(Bytes::mib(mib), Pins::default())).plan;
@@ -93,7 +71,7 @@ fn a_tighter_budget_gives_a_smaller_plan_at_the_same_effective_batch() {
 
 #[test]
 fn the_chosen_plan_is_within_three_percent_of_the_fastest_that_fits() {
-    let job = job(t5_small(), 8, 128, OptimizerSpec::adafactor(1e-3));
+    let job = job(T5Spec::small(), 8, 128, OptimizerSpec::adafactor(1e-3));
     let ram = Bytes::mib(900);
     let chosen = choose(&job, &terms(ram, Pins::default())).plan;
     let mut fastest = f64::INFINITY;
@@ -121,7 +99,7 @@ fn what_cannot_fit_is_refused_with_remedies_that_are_true() {
     let job = Job {
         clip: true,
         eval: Some(EvalJob { beams: 1, max_new: 128 }),
-        ..job(t5_small(), 16, 512, OptimizerSpec::adamw(1e-4))
+        ..job(T5Spec::small(), 16, 512, OptimizerSpec::adamw(1e-4))
     };
     let ram = Bytes::mib(600);
     let plan = choose(&job, &terms(ram, Pins::default())).plan;
@@ -141,7 +119,7 @@ fn what_cannot_fit_is_refused_with_remedies_that_are_true() {
 
 #[test]
 fn too_little_disk_is_too_big_as_well() {
-    let job = job(t5_small(), 4, 64, OptimizerSpec::adamw(1e-4));
+    let job = job(T5Spec::small(), 4, 64, OptimizerSpec::adamw(1e-4));
     let mut terms = terms(Bytes::gib(8), Pins::default());
     terms.disk = Bytes::gib(1);
     let plan = choose(&job, &terms).plan;
@@ -154,7 +132,7 @@ fn too_little_disk_is_too_big_as_well() {
 
 #[test]
 fn a_budget_above_what_is_there_is_not_offered() {
-    let job = job(t5_small(), 4, 64, OptimizerSpec::adamw(1e-4));
+    let job = job(T5Spec::small(), 4, 64, OptimizerSpec::adamw(1e-4));
     let mut terms = terms(Bytes::mib(400), Pins::default());
     assert!(choose(&job, &terms).plan.would_fit[0].change.starts_with("a RAM budget of "));
     terms.ram_there = Bytes::mib(500);
@@ -176,7 +154,7 @@ fn the_loader_gets_as_many_threads_as_keep_it_ahead() {
             heads: 1,
             encoder_layers: 1,
             decoder_layers: 1,
-            ..t5_small()
+            ..T5Spec::small()
         },
         8,
         64,
@@ -190,7 +168,7 @@ fn the_loader_gets_as_many_threads_as_keep_it_ahead() {
 
 #[test]
 fn pins_are_kept() {
-    let job = job(t5_small(), 8, 64, OptimizerSpec::adafactor(1e-3));
+    let job = job(T5Spec::small(), 8, 64, OptimizerSpec::adafactor(1e-3));
     let pins = Pins {
         micro_batch: Some(2),
         recompute: Some(5),
@@ -206,7 +184,7 @@ fn pins_are_kept() {
 
 #[test]
 fn a_held_update_in_the_backward_pass_leaves_only_the_whole_batch() {
-    let job = job(t5_small(), 8, 64, OptimizerSpec::adamw(1e-3));
+    let job = job(T5Spec::small(), 8, 64, OptimizerSpec::adamw(1e-3));
     let pins = Pins { optimizer_in_backward: Some(true), ..Pins::default() };
     for ram in [Bytes::gib(8), Bytes::mib(1)] {
         let choices = choose(&job, &terms(ram, pins)).plan.choices;
@@ -216,7 +194,7 @@ fn a_held_update_in_the_backward_pass_leaves_only_the_whole_batch() {
 
 #[test]
 fn a_held_recompute_is_not_told_as_a_cut() {
-    let job = job(t5_small(), 8, 128, OptimizerSpec::adafactor(1e-3));
+    let job = job(T5Spec::small(), 8, 128, OptimizerSpec::adafactor(1e-3));
     let pins = Pins { recompute: Some(4), ..Pins::default() };
     let roomy = choose(&job, &terms(Bytes::gib(8), pins)).plan;
     let least = choose(&job, &terms(Bytes(1), pins)).plan;
@@ -230,7 +208,7 @@ fn a_held_recompute_is_not_told_as_a_cut() {
 /// Where the start peaks above the run, a larger arena costs nothing, so nothing may be cut to make it smaller.
 #[test]
 fn a_start_that_peaks_above_the_run_cuts_nothing() {
-    let small = T5Spec { vocab: 500, d_model: 64, d_ff: 128, encoder_layers: 2, decoder_layers: 2, ..t5_small() };
+    let small = T5Spec { vocab: 500, d_model: 64, d_ff: 128, encoder_layers: 2, decoder_layers: 2, ..T5Spec::small() };
     let job = job(small, 8, 64, OptimizerSpec::adafactor(1e-3));
     let unbounded = choose(&job, &terms(Bytes::gib(8), Pins::default())).plan;
     let mut large_start = terms(Bytes::gib(8), Pins::default());
@@ -253,7 +231,7 @@ fn disk_is_counted_as_it_is_written() {
         footprint.parts.iter().find(|part| part.name == name).expect("a part of this name").bytes
     };
     let none = DiskFacts { keep: 1, side_files: Bytes::ZERO, steps: 0 };
-    let spec = t5_small();
+    let spec = T5Spec::small();
     let unscaled = T5Spec { scale_head: false, ..spec.clone() };
     let table = Bytes((spec.vocab * spec.d_model) as u64 * 4);
     let model = part(spec.clone(), none, "final model");
@@ -270,7 +248,8 @@ fn disk_is_counted_as_it_is_written() {
 #[test]
 fn a_plan_survives_json() {
     let plan =
-        choose(&job(t5_small(), 8, 64, OptimizerSpec::adafactor(1e-3)), &terms(Bytes::gib(1), Pins::default())).plan;
+        choose(&job(T5Spec::small(), 8, 64, OptimizerSpec::adafactor(1e-3)), &terms(Bytes::gib(1), Pins::default()))
+            .plan;
     let text = serde_json::to_string(&plan).unwrap();
     assert!(text.contains("\"verdict\":\"fits\""));
     let back: plimsoll_plan::choose::Plan = serde_json::from_str(&text).unwrap();
@@ -327,7 +306,7 @@ proptest! {
         let spec = T5Spec {
             vocab: 50, d_model, d_kv, d_ff, encoder_layers: layers, decoder_layers: dec_layers, heads,
             feed_forward: if gated { FeedForward::GatedGelu } else { FeedForward::Relu },
-            tied, dropout: if dropout { 0.1 } else { 0.0 }, ..t5_small()
+            tied, dropout: if dropout { 0.1 } else { 0.0 }, ..T5Spec::small()
         };
         let optimizer = if adam { OptimizerSpec::adamw(1e-3) } else { OptimizerSpec::adafactor(1e-3) };
         let job = Job { source_len, target_len, eval: Some(EvalJob { beams: 2, max_new: target_len }), ..job(spec, micro, 8, optimizer) };

@@ -5,7 +5,7 @@ use plimsoll_plan::choose::{Pins, Terms};
 use plimsoll_plan::cost::Rates;
 use plimsoll_plan::footprint::{DiskFacts, Overheads};
 use plimsoll_plan::program::{EvalJob, Job};
-use plimsoll_plan::spec::{FeedForward, T5Spec};
+use plimsoll_plan::spec::T5Spec;
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
 
@@ -13,25 +13,8 @@ use super::draw::Draw;
 
 /// T5-base at an effective batch of 64, 512 + 512 tokens, with evaluation.
 pub fn t5_base() -> Job {
-    let spec = T5Spec {
-        vocab: 32128,
-        d_model: 768,
-        d_kv: 64,
-        d_ff: 3072,
-        encoder_layers: 12,
-        decoder_layers: 12,
-        heads: 12,
-        buckets: 32,
-        max_distance: 128,
-        dropout: 0.1,
-        norm_eps: 1e-6,
-        feed_forward: FeedForward::Relu,
-        tied: true,
-        scale_head: true,
-        pad_id: 0,
-        eos_id: 1,
-        start_id: 0,
-    };
+    let spec =
+        T5Spec { d_model: 768, d_ff: 3072, encoder_layers: 12, decoder_layers: 12, heads: 12, ..T5Spec::small() };
     Job {
         spec,
         source_len: 512,
