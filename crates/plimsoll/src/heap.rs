@@ -98,13 +98,22 @@ pub fn peak(role: Role) -> u64 {
 }
 
 /// Pins what the system's allocator would otherwise adapt: at most two arenas, large blocks always mapped and given
-/// back at once, the heap's end trimmed.
+/// back at once, the heap's end trimmed; and huge pages only where they are asked for, which is in the engine's arena.
 pub fn pin_allocator() {
-    // SAFETY: plain settings of the allocator, before other threads exist.
+    /// `PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18; older kernels refuse it and keep what the machine is set to.
+    const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
+    // SAFETY: plain settings of allocator and kernel, before other threads exist.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
+        libc::prctl(
+            libc::PR_SET_THP_DISABLE,
+            1 as libc::c_ulong,
+            EXCEPT_ADVISED,
+            0 as libc::c_ulong,
+            0 as libc::c_ulong,
+        );
     }
 }
 
