@@ -153,7 +153,7 @@ impl Case {
     }
 
     fn folder(&self) -> PathBuf {
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join("live_parity").join(self.name)
+        scratch().join(self.name)
     }
 
     /// Writes the model folder and the batches; returns the arguments of `live.py`.
@@ -207,6 +207,11 @@ fn save(path: &Path, tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)>) {
     fs_err::write(path, safetensors::serialize(views, Some(format)).unwrap()).unwrap();
 }
 
+/// A folder of this process: a test runner may start several, and one must not write what another has mapped.
+fn scratch() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("live_parity-{}", std::process::id()))
+}
+
 /// Runs `live.py` once for each list of arguments that it is given, in one process.
 const MANY: &str = "
 import json, runpy, sys
@@ -232,7 +237,7 @@ fn live() -> Result<&'static Computed, &'static String> {
         let cases = cases();
         let args: Vec<Vec<String>> = cases.iter().map(Case::write).collect();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peer");
-        let stdin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("live_parity/args.json");
+        let stdin = scratch().join("args.json");
         fs_err::write(&stdin, serde_json::to_string(&args).unwrap()).unwrap();
         let mut command = Command::new(python);
         command.args(["-c", MANY]).arg(folder.join("live.py")).arg(folder).env("HF_HUB_OFFLINE", "1");
@@ -242,7 +247,9 @@ fn live() -> Result<&'static Computed, &'static String> {
             let tensors = tensors(&case.folder().join("out.safetensors"));
             (case, tensors)
         });
-        Ok(computed.collect())
+        let computed = computed.collect();
+        fs_err::remove_dir_all(scratch()).unwrap();
+        Ok(computed)
     });
     computed.as_ref()
 }
