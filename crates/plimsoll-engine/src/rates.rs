@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use plimsoll_plan::cost::Rates;
+use plimsoll_plan::cost::{Rates, half_octave};
 use plimsoll_plan::tiles::{Simd, Tiles, matmul_workspace};
 use rayon::prelude::*;
 
@@ -42,8 +42,8 @@ pub fn measure_rates(simd: Simd) -> Rates {
     let copied =
         best(|| to.par_chunks_mut(COPIED / 8).zip(from.par_chunks(COPIED / 8)).for_each(|(t, f)| t.copy_from_slice(f)));
     Rates {
-        flops: rounded(2.0 * (SIZE * SIZE * SIZE) as f64 / flops),
-        bandwidth: rounded(8.0 * COPIED as f64 / copied),
+        flops: half_octave(2.0 * (SIZE * SIZE * SIZE) as f64 / flops),
+        bandwidth: half_octave(8.0 * COPIED as f64 / copied),
     }
 }
 
@@ -55,9 +55,4 @@ fn best(mut f: impl FnMut()) -> f64 {
         least = least.min(start.elapsed().as_secs_f64());
     }
     least.max(1e-9)
-}
-
-/// To the nearest half octave.
-fn rounded(rate: f64) -> f64 {
-    ((rate.log2() * 2.0).round() / 2.0).exp2()
 }

@@ -17,6 +17,11 @@ pub struct Rates {
     pub bandwidth: f64,
 }
 
+/// A measured rate to the nearest half octave, so that noise does not change a plan.
+pub fn half_octave(rate: f64) -> f64 {
+    ((rate.log2() * 2.0).round() / 2.0).exp2()
+}
+
 /// Rows at which packing takes half of a product's speed. `cargo bench -p plimsoll-engine --bench matmul` on 2 cores with
 /// AVX-512 (2026-11-15): products of 256 rows reach 171 (forward) and 176 (input) GFLOP/s where 1024 rows reach 209 and
 /// 215: 1.22 times slower, which is about `1 + 60 / 256`.

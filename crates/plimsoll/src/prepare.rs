@@ -16,6 +16,7 @@ use plimsoll_machine::{Bytes, Root, own_mapped_files, own_memory, process_memory
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
 use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide};
+use plimsoll_plan::cost::half_octave;
 use plimsoll_plan::footprint::{DiskFacts, Overheads};
 use plimsoll_plan::program::{EvalJob, Job, Program};
 use plimsoll_plan::spec::T5Spec;
@@ -244,10 +245,6 @@ fn loader_rate(sources: &Arc<Sources>, tokenizer: &TextTokenizer, most: usize) -
         best = best.max(made as f64 / start.elapsed().as_secs_f64().max(1e-9));
     }
     Ok(half_octave(best))
-}
-
-fn half_octave(rate: f64) -> f64 {
-    ((rate.log2() * 2.0).round() / 2.0).exp2()
 }
 
 fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {
