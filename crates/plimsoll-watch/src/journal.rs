@@ -3,6 +3,7 @@
 //! Invariant: a record is one `write` of a whole line, so after any crash the file is valid up to its last line end; a
 //! cut tail is reported by [`read`] and removed when the journal is next opened. Several processes may append.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -59,11 +60,23 @@ pub enum Event {
         /// Its wall time.
         #[serde(with = "number")]
         seconds: f64,
+        /// Of it, waiting for data.
+        #[serde(with = "number", default)]
+        data_seconds: f64,
         /// Its rate.
         #[serde(with = "number")]
         tokens_per_second: f64,
         /// RAM in use after it, all processes.
         ram_bytes: Bytes,
+    },
+    /// A step whose loss or gradient was no finite number: weights and optimizer stay as they were before it.
+    Skipped {
+        /// Which, from 1.
+        step: u64,
+        /// What was not finite: `loss` or `gradient`.
+        what: String,
+        /// How many in a row, this one included.
+        in_a_row: u64,
     },
     /// An evaluation was done.
     Eval {
@@ -93,6 +106,19 @@ pub enum Event {
         /// How long it took.
         #[serde(with = "number")]
         seconds: f64,
+        /// Of it, how long the steps stood still.
+        #[serde(with = "number", default)]
+        waited_seconds: f64,
+        /// Why then.
+        #[serde(default)]
+        reason: SaveReason,
+    },
+    /// A save was not done or failed; the run goes on, and older checkpoints stand.
+    NotSaved {
+        /// After which step.
+        step: u64,
+        /// Why.
+        reason: String,
     },
     /// The run goes on from a checkpoint; what the journal says of later steps before this line is void.
     Resumed {
@@ -128,9 +154,199 @@ pub enum Event {
         /// What.
         message: String,
     },
+    /// The supervisor started a worker.
+    WorkerStarted {
+        /// Its number.
+        pid: u32,
+        /// Its numbers from the outermost visible PID namespace inwards.
+        #[serde(default)]
+        nspid: Vec<u32>,
+        /// Which start of this supervisor, from 1.
+        attempt: u64,
+        /// The cap on RAM that it was given, below the job's budget.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cap: Option<Bytes>,
+        /// Its own cgroup, as `/proc` names it, where it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cgroup: Option<String>,
+        /// The machine's boot.
+        #[serde(default)]
+        boot_id: String,
+        /// `oom_kill` of `/proc/vmstat` at that moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vmstat_oom_kill: Option<u64>,
+    },
+    /// The worker has a plan and goes to work under it.
+    Planned {
+        /// The planned peak of RAM, all processes.
+        ram_bytes: Bytes,
+        /// The budget that it was made for.
+        budget_bytes: Bytes,
+        /// The smallest plan with the same results.
+        smallest_bytes: Bytes,
+        /// Samples per micro-batch.
+        micro_batch: u64,
+        /// Micro-batches per update.
+        accumulation: u64,
+        /// Blocks computed twice.
+        recompute: u64,
+        /// Whether checkpoints are written in the background.
+        snapshot: bool,
+        /// The lines of the plan.
+        parts: BTreeMap<String, Bytes>,
+    },
+    /// Memory and its surroundings at a telling moment.
+    Sample {
+        /// Which moment.
+        at: Moment,
+        /// After which step.
+        step: u64,
+        /// RAM in use, all processes.
+        ram_bytes: Bytes,
+        /// What was seen.
+        #[serde(flatten)]
+        seen: Seen,
+    },
+    /// The pressure on the run changed, and this was done.
+    Pressure {
+        /// After which step.
+        step: u64,
+        /// `fine`, `save_now`, `shrink`, `stop` or `grow`.
+        answer: String,
+        /// Why, for people.
+        why: String,
+        /// What it was decided from.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        inputs: Value,
+    },
+    /// A worker died, or failed.
+    Incident {
+        /// The last step that was done.
+        step: u64,
+        /// The step of the newest complete checkpoint; 0 for none.
+        saved_step: u64,
+        /// The kind of cause, such as `kernel_oom_in_our_cgroup`.
+        kind: String,
+        /// The cause in a few words.
+        told: String,
+        /// `proven`, `likely` or `unproven`.
+        confidence: String,
+        /// The facts, each with its source.
+        because: Vec<String>,
+        /// The whole evidence.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        evidence: Value,
+    },
+    /// What is done about an incident.
+    Decided {
+        /// `restart`, `replan` or `give_up`.
+        decision: String,
+        /// Why, for people.
+        why: String,
+        /// The cap that the next worker gets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cap: Option<Bytes>,
+        /// What it was decided from.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        inputs: Value,
+    },
+    /// A worker's last words: an error that ended it, or a panic.
+    Failed {
+        /// After which step.
+        step: u64,
+        /// What.
+        message: String,
+        /// Where in the program, for a panic.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<String>,
+    },
+    /// A checkpoint, or the final model (no step), is whole at the mirror.
+    Mirrored {
+        /// The checkpoint's step.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<u64>,
+        /// Where, without credentials.
+        url: String,
+        /// Its length.
+        bytes: Bytes,
+        /// How long it took.
+        #[serde(with = "number")]
+        seconds: f64,
+    },
+    /// The mirror cannot be reached, or refuses; it is tried again.
+    MirrorTrouble {
+        /// What.
+        message: String,
+    },
     /// A kind that this version does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// Why a checkpoint was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaveReason {
+    /// So many steps were done.
+    #[default]
+    Steps,
+    /// So much time had passed.
+    Time,
+    /// An evaluation was next.
+    BeforeEval,
+    /// Memory or disk was running out.
+    Pressure,
+    /// The run was stopping.
+    Exit,
+    /// The last step was done.
+    End,
+}
+
+/// A moment worth a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// The worker has planned and taken its memory.
+    Start,
+    /// Weights are there.
+    ModelLoaded,
+    /// After the first step of a process.
+    FirstStep,
+    /// Now and then.
+    Steps,
+    /// After an evaluation.
+    Eval,
+    /// After a save.
+    Save,
+    /// The supervisor's look, once in a while.
+    Tick,
+}
+
+/// What a sample saw; what could not be read is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Seen {
+    /// What could still be taken, under all limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom_bytes: Option<Bytes>,
+    /// The worker's swap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap_bytes: Option<Bytes>,
+    /// The machine's swapping, in and out, per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swapping_bytes_per_second: Option<Bytes>,
+    /// PSI `some avg10`, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_some: Option<f64>,
+    /// PSI `full avg10`, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_full: Option<f64>,
+    /// Free on the run folder's file system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_free_bytes: Option<Bytes>,
+    /// What was measured of the lines of the plan.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, Bytes>,
 }
 
 /// An event and when it happened.

@@ -11,7 +11,7 @@ mod progress;
 mod summary;
 
 pub use error::WatchError;
-pub use journal::{Cut, Event, Journal, Reading, Record, read};
+pub use journal::{Cut, Event, Journal, Moment, Reading, Record, SaveReason, Seen, read};
 pub use loss::{effective_losses, losses};
 pub use progress::{Progress, Rhythm, Shown, StepView, Target, due};
 pub use summary::{EvalResult, Summary};

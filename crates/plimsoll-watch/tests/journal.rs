@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 use plimsoll_machine::Bytes;
-use plimsoll_watch::{Event, Journal, Record, WatchError, losses, read};
+use plimsoll_watch::{Event, Journal, Record, SaveReason, WatchError, losses, read};
 use proptest::prelude::*;
 
 fn step(step: u64, loss: f64) -> Event {
@@ -14,6 +14,7 @@ fn step(step: u64, loss: f64) -> Event {
         lr: 1e-3,
         grad_norm: Some(0.5),
         tokens: 2048,
+        data_seconds: 0.25,
         seconds: 0.25,
         tokens_per_second: 8192.0,
         ram_bytes: Bytes::mib(212),
@@ -35,7 +36,14 @@ fn every_kind() -> Vec<Event> {
         },
         step(1, 4.0),
         Event::Eval { step: 1, loss: 3.5, bleu: Some(12.5), exact: None, seconds: 1.0 },
-        Event::Saved { step: 1, path: "checkpoints/step-1".into(), bytes: Bytes::mib(9), seconds: 0.1 },
+        Event::Saved {
+            step: 1,
+            path: "checkpoints/step-1".into(),
+            bytes: Bytes::mib(9),
+            seconds: 0.1,
+            waited_seconds: 0.05,
+            reason: SaveReason::BeforeEval,
+        },
         Event::Resumed { step: 1, from: "checkpoints/step-1".into() },
         Event::Warning { step: 1, message: "swap in use".into() },
         Event::Stopped { step: 1, reason: "signal".into() },

@@ -287,9 +287,18 @@ pub struct JobFlags {
     /// Updates between checkpoints; 0 saves only at the end or when stopped [default: 500]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub save_every: Option<Count>,
-    /// Checkpoints to keep [default: 3]
+    /// Minutes between checkpoints, besides those by updates; 0 is off [default: 15]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub save_minutes: Option<Count>,
+    /// Checkpoints to keep, besides the best one and the last one made when stopping [default: 3]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub keep: Option<Count>,
+    /// Seconds that a stop may take before it is cut short; 0 is as long as it needs [default: 0]
+    #[arg(long, value_name = "SECONDS", help_heading = "Training")]
+    pub stop_within: Option<Count>,
+    /// Steps in a row without a finite loss and gradient that end the run [default: 5]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub max_skips: Option<Count>,
     /// Threads that compute [default: all cores]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub threads: Option<Count>,
@@ -303,6 +312,16 @@ pub struct JobFlags {
     /// Disk that the run may use, such as 20GiB [default: what is free]
     #[arg(long, value_name = "BYTES", help_heading = "Budget")]
     pub disk: Option<Bytes>,
+
+    /// Copy checkpoints and the model there: s3://bucket/prefix, gs://, az://, file:// [default: nowhere]
+    #[arg(long, value_name = "URL", help_heading = "Mirror")]
+    pub mirror: Option<String>,
+    /// Bytes a second that the mirror may send, such as 5MiB [default: no limit]
+    #[arg(long, value_name = "BYTES", help_heading = "Mirror")]
+    pub mirror_rate: Option<Bytes>,
+    /// Checkpoints to keep at the mirror; 0 is all [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Mirror")]
+    pub mirror_keep: Option<Count>,
 
     /// Samples per micro-batch; divides the effective batch
     #[arg(long, value_name = "N", help_heading = PINS)]
@@ -323,4 +342,7 @@ pub struct JobFlags {
     /// Threads that read and tokenise
     #[arg(long, value_name = "N", help_heading = PINS)]
     pub loader_threads: Option<Count>,
+    /// Write checkpoints in the background, from a copy in RAM
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, help_heading = PINS)]
+    pub snapshot: Option<Switch>,
 }

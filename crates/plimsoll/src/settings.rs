@@ -69,6 +69,19 @@ pub struct Pins {
     pub optimizer_in_backward: Option<bool>,
     /// Threads that read and tokenise.
     pub loader_threads: Option<u64>,
+    /// Write checkpoints in the background, from a copy.
+    pub snapshot: Option<bool>,
+}
+
+/// Where checkpoints and the model are copied to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mirror {
+    /// `s3://bucket/prefix` and the like, without credentials.
+    pub url: String,
+    /// Most bytes a second; `None`: no limit.
+    pub rate: Option<Bytes>,
+    /// Checkpoints to keep there; `None`: all.
+    pub keep: Option<u64>,
 }
 
 /// Every setting of a run.
@@ -110,8 +123,14 @@ pub struct Settings {
     pub eval_every: Option<u64>,
     /// Updates between checkpoints; `None`: only at the end or when stopped.
     pub save_every: Option<u64>,
+    /// Minutes between checkpoints, besides those by updates; `None`: off.
+    pub save_minutes: Option<u64>,
     /// Checkpoints to keep.
     pub keep: u64,
+    /// Seconds that a stop may take; `None`: as long as it needs.
+    pub stop_within: Option<u64>,
+    /// Steps in a row without a finite loss and gradient that end the run.
+    pub max_skips: u64,
     /// Threads that compute.
     pub threads: usize,
     /// Seed of weights, shuffling and dropout.
@@ -120,6 +139,8 @@ pub struct Settings {
     pub ram: Option<Bytes>,
     /// Disk that the run may use; `None`: what is free.
     pub disk: Option<Bytes>,
+    /// Where checkpoints are copied to.
+    pub mirror: Option<Mirror>,
     /// Held choices.
     pub pins: Pins,
     pub(crate) origins: BTreeMap<&'static str, Origin>,
@@ -206,16 +227,23 @@ impl Settings {
             ("train.clip_norm", Some(Value::Float(self.clip_norm.unwrap_or(0.0)))),
             ("train.eval_every", count(self.eval_every.unwrap_or(0))),
             ("train.save_every", count(self.save_every.unwrap_or(0))),
+            ("train.save_minutes", count(self.save_minutes.unwrap_or(0))),
             ("train.keep", count(self.keep)),
+            ("train.stop_within", count(self.stop_within.unwrap_or(0))),
+            ("train.max_skips", count(self.max_skips)),
             ("train.threads", count(self.threads as u64)),
             ("train.seed", count(self.seed)),
             ("budget.ram", bytes(self.ram)),
             ("budget.disk", bytes(self.disk)),
+            ("mirror.url", self.mirror.as_ref().and_then(|mirror| text(&mirror.url))),
+            ("mirror.rate", bytes(self.mirror.as_ref().and_then(|mirror| mirror.rate))),
+            ("mirror.keep", opt(self.mirror.as_ref().and_then(|mirror| mirror.keep))),
             ("pin.micro_batch", opt(self.pins.micro_batch)),
             ("pin.recompute", recompute),
             ("pin.loss_chunk", opt(self.pins.loss_chunk)),
             ("pin.optimizer_in_backward", self.pins.optimizer_in_backward.map(Value::Boolean)),
             ("pin.loader_threads", opt(self.pins.loader_threads)),
+            ("pin.snapshot", self.pins.snapshot.map(Value::Boolean)),
         ];
         all.into_iter()
             .filter_map(|(key, value)| value.map(|value| Entry { key, value, origin: self.origin(key) }))

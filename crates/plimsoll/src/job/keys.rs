@@ -25,16 +25,23 @@ pub const KEYS: &[(&str, &str)] = &[
     ("train.clip_norm", "--clip-norm"),
     ("train.eval_every", "--eval-every"),
     ("train.save_every", "--save-every"),
+    ("train.save_minutes", "--save-minutes"),
     ("train.keep", "--keep"),
+    ("train.stop_within", "--stop-within"),
+    ("train.max_skips", "--max-skips"),
     ("train.threads", "--threads"),
     ("train.seed", "--seed"),
     ("budget.ram", "--ram"),
     ("budget.disk", "--disk"),
+    ("mirror.url", "--mirror"),
+    ("mirror.rate", "--mirror-rate"),
+    ("mirror.keep", "--mirror-keep"),
     ("pin.micro_batch", "--micro-batch"),
     ("pin.recompute", "--recompute"),
     ("pin.loss_chunk", "--loss-chunk"),
     ("pin.optimizer_in_backward", "--optimizer-in-backward"),
     ("pin.loader_threads", "--loader-threads"),
+    ("pin.snapshot", "--snapshot"),
 ];
 
 /// The flag of a key.

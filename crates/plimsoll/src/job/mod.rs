@@ -38,6 +38,8 @@ pub struct Job {
     pub budget: BudgetTable,
     /// `[allow]`
     pub allow: AllowTable,
+    /// `[mirror]`
+    pub mirror: MirrorTable,
     /// `[pin]`
     pub pin: PinTable,
 }
@@ -114,8 +116,14 @@ pub struct TrainTable {
     pub eval_every: Option<Spanned<Count>>,
     /// Updates between checkpoints; 0 is off.
     pub save_every: Option<Spanned<Count>>,
+    /// Minutes between checkpoints; 0 is off.
+    pub save_minutes: Option<Spanned<Count>>,
     /// Checkpoints to keep.
     pub keep: Option<Spanned<Count>>,
+    /// Seconds that a stop may take; 0 is as long as it needs.
+    pub stop_within: Option<Spanned<Count>>,
+    /// Steps in a row without a finite loss and gradient that end the run.
+    pub max_skips: Option<Spanned<Count>>,
     /// Threads that compute.
     pub threads: Option<Spanned<Count>>,
     /// Seed of everything random.
@@ -150,6 +158,18 @@ pub struct AllowTable {
     pub batch: Option<Spanned<Value>>,
 }
 
+/// `[mirror]`: where checkpoints and the model are copied to. Credentials never stand here.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct MirrorTable {
+    /// `s3://bucket/prefix`, `gs://`, `az://`, `file://`.
+    pub url: Option<Spanned<String>>,
+    /// Most bytes a second.
+    pub rate: Option<Spanned<Value>>,
+    /// Checkpoints to keep there; 0 is all.
+    pub keep: Option<Spanned<Count>>,
+}
+
 /// `[pin]`: choices of the plan that the user holds; the result stays the same.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
@@ -164,4 +184,6 @@ pub struct PinTable {
     pub optimizer_in_backward: Option<Spanned<bool>>,
     /// Threads that read and tokenise.
     pub loader_threads: Option<Spanned<Count>>,
+    /// Write checkpoints in the background, from a copy.
+    pub snapshot: Option<Spanned<bool>>,
 }

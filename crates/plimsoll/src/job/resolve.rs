@@ -15,15 +15,17 @@ use super::optimizer::{OptimizerTable, Wrong};
 use super::paths::Paths;
 use super::read::{JobFile, explain};
 use super::schedule::ScheduleTable;
-use super::{AllowTable, Job, keys};
+use super::{AllowTable, Job, MirrorTable, keys};
 use crate::args::{Init, JobFlags, Switch};
 use crate::render::Fail;
-use crate::settings::{Origin, Pins, RunLength, Settings};
+use crate::settings::{Mirror, Origin, Pins, RunLength, Settings};
 
 /// Most threads of a kind.
 const THREADS: u64 = 1024;
 /// Most tokens of a text.
 const LONGEST: u64 = 1 << 20;
+/// Places that checkpoints can be copied to.
+const MIRRORS: [&str; 4] = ["s3", "gs", "az", "file"];
 
 /// What has been decided so far, and where from.
 pub(super) struct Resolver<'a> {
@@ -84,12 +86,18 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let eval_every = eval_every.unwrap_or(if eval_data.is_some() { 200 } else { 0 });
     let save_every = said.pick("train.save_every", flags.save_every, job.train.save_every).map_or(500, |n| n.0);
     let keep = said.count("train.keep", 1 << 20, flags.keep, job.train.keep)?.unwrap_or(3);
+    let number = |n: Option<Count>, default: u64| n.map_or(default, |n| n.0);
+    let save_minutes = number(said.pick("train.save_minutes", flags.save_minutes, job.train.save_minutes), 15);
+    let stop_within = number(said.pick("train.stop_within", flags.stop_within, job.train.stop_within), 0);
+    let max_skips = said.count("train.max_skips", 1 << 20, flags.max_skips, job.train.max_skips)?.unwrap_or(5);
     let threads = said.count("train.threads", THREADS, flags.threads, job.train.threads)?;
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let seed = said.pick("train.seed", flags.seed, job.train.seed).map_or(1, |seed| seed.0);
 
     let ram = said.bytes("budget.ram", flags.ram, job.budget.ram)?;
     let disk = said.bytes("budget.disk", flags.disk, job.budget.disk)?;
+
+    let mirror = said.mirror(flags, job.mirror)?;
 
     let in_backward = flags.optimizer_in_backward.map(|switch| switch == Switch::On);
     let pins = Pins {
@@ -98,6 +106,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         loss_chunk: said.count("pin.loss_chunk", 1 << 32, flags.loss_chunk, job.pin.loss_chunk)?,
         optimizer_in_backward: said.pick("pin.optimizer_in_backward", in_backward, job.pin.optimizer_in_backward),
         loader_threads: said.count("pin.loader_threads", THREADS, flags.loader_threads, job.pin.loader_threads)?,
+        snapshot: said.pick("pin.snapshot", flags.snapshot.map(|switch| switch == Switch::On), job.pin.snapshot),
     };
     said.judge_pins(&pins, effective_batch, clip_norm)?;
 
@@ -120,11 +129,15 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         clip_norm,
         eval_every: Some(eval_every).filter(|every| *every > 0),
         save_every: Some(save_every).filter(|every| *every > 0),
+        save_minutes: Some(save_minutes).filter(|minutes| *minutes > 0),
         keep,
+        stop_within: Some(stop_within).filter(|seconds| *seconds > 0),
+        max_skips,
         threads: threads.map_or(cores, |n| n as usize),
         seed,
         ram,
         disk,
+        mirror,
         pins,
         origins: said.origins,
     })
@@ -318,6 +331,33 @@ impl Resolver<'_> {
             Some(Bytes(0)) => Err(self.refuse(key, "must be more than 0")),
             other => Ok(other),
         }
+    }
+
+    fn mirror(&mut self, flags: &JobFlags, job: MirrorTable) -> Result<Option<Mirror>, Fail> {
+        let url = self.pick("mirror.url", flags.mirror.clone(), job.url);
+        let rate = self.bytes("mirror.rate", flags.mirror_rate, job.rate)?;
+        let keep = self.pick("mirror.keep", flags.mirror_keep, job.keep).map(|n| n.0).filter(|n| *n > 0);
+        let Some(url) = url else {
+            let alone = ["mirror.rate", "mirror.keep"].into_iter().find(|key| self.origins.contains_key(key));
+            return match alone {
+                Some(key) => Err(self.refuse(key, "needs a mirror").hint("give `mirror.url` or `--mirror URL`")),
+                None => Ok(None),
+            };
+        };
+        let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| MIRRORS.contains(scheme)) else {
+            let known = MIRRORS.map(|scheme| format!("`{scheme}://`")).join(", ");
+            return Err(self.refuse("mirror.url", format!("must begin with one of {known}, found `{url}`")));
+        };
+        // The job is written into the run folder, and the folder is copied to the mirror: no secret may stand in it.
+        if rest.split('/').next().is_some_and(|host| host.contains('@')) || rest.contains('?') {
+            return Err(self
+                .refuse("mirror.url", format!("of `{scheme}` has credentials or a query in it, which are not taken"))
+                .hint("give credentials by the environment or the provider's own files"));
+        }
+        if rest.trim_matches('/').is_empty() {
+            return Err(self.refuse("mirror.url", format!("needs a bucket or folder, found `{url}`")));
+        }
+        Ok(Some(Mirror { url: url.trim_end_matches('/').to_string(), rate, keep }))
     }
 
     fn judge_pins(&self, pins: &Pins, effective_batch: u64, clip_norm: Option<f64>) -> Result<(), Fail> {

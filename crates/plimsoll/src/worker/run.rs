@@ -11,7 +11,7 @@ use plimsoll_engine::{Engine, MicroStep, Updates};
 use plimsoll_machine::{Bytes, Root, own_memory, process_memory};
 use plimsoll_plan::program::Program;
 use plimsoll_recover::StopFlag;
-use plimsoll_watch::{EvalResult, Event, Journal, Progress, StepView, Target};
+use plimsoll_watch::{EvalResult, Event, Journal, Progress, SaveReason, StepView, Target};
 
 use super::evaluate::{self, Evaluation, evaluate};
 use super::save::{self, Restored};
@@ -280,12 +280,15 @@ impl<'a> Run<'a> {
         let factor = self.settings.schedule.factor(self.step, self.prepared.steps);
         let lr = self.settings.optimizer.lr().map(|lr| lr * factor);
         let (mut tokens, mut truncated, mut samples) = (0, 0, 0);
+        let mut data_seconds = 0.0;
         let mut step = MicroStep { update: self.step, samples: 0, first_sample: 0, lr };
         for micro in 0..plan.accumulation {
             if micro > 0 && self.stop.requested() {
                 return Ok(None);
             }
+            let asked = Instant::now();
             let facts = loader.next(self.engine.slot())?;
+            data_seconds += asked.elapsed().as_secs_f64();
             step = MicroStep { samples: facts.samples, first_sample: samples, ..step };
             self.engine.micro_step(step)?;
             samples += facts.samples as u32;
@@ -294,7 +297,8 @@ impl<'a> Run<'a> {
         }
         let (loss, grad_norm) = self.engine.update(step)?;
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Some((StepReport { loss: loss.mean(), lr: lr.unwrap_or(0.0), grad_norm, tokens, seconds }, truncated)))
+        let (loss, lr) = (loss.mean(), lr.unwrap_or(0.0));
+        Ok(Some((StepReport { loss, lr, grad_norm, tokens, seconds, data_seconds }, truncated)))
     }
 
     fn show(&mut self, report: &StepReport) -> Result<(), Fail> {
@@ -309,6 +313,7 @@ impl<'a> Run<'a> {
             grad_norm: report.grad_norm,
             tokens: report.tokens,
             seconds: report.seconds,
+            data_seconds: report.data_seconds,
             tokens_per_second: report.tokens as f64 / report.seconds.max(1e-9),
             ram_bytes: self.ram,
         })?;
@@ -343,7 +348,9 @@ impl<'a> Run<'a> {
         let start = Instant::now();
         let (path, bytes) = save::save(self)?;
         (self.saved_at, self.unsaved) = (Some(self.step), false);
-        self.journal.record(&Event::Saved { step: self.step, path, bytes, seconds: start.elapsed().as_secs_f64() })?;
+        let (seconds, reason) = (start.elapsed().as_secs_f64(), SaveReason::Steps);
+        let step = self.step;
+        self.journal.record(&Event::Saved { step, path, bytes, seconds, waited_seconds: seconds, reason })?;
         Ok(())
     }
 
@@ -382,4 +389,5 @@ struct StepReport {
     grad_norm: Option<f64>,
     tokens: u64,
     seconds: f64,
+    data_seconds: f64,
 }
