@@ -48,6 +48,12 @@ pub enum Verb {
     Eval(EvalArgs),
     /// List a run's checkpoints, and verify them
     Checkpoints(CheckpointsArgs),
+    /// Look at a run, live or dead: loss, memory, time, events
+    Watch(WatchArgs),
+    /// Say what happened to a run: causes, evidence, what was done, what to change
+    Doctor(DoctorArgs),
+    /// Copy what a run's mirror lacks to it
+    Mirror(MirrorArgs),
     /// The training process, started by `train` and `resume`
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -121,11 +127,25 @@ pub struct TrainArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  plimsoll resume runs/chat-1    go on after Ctrl-C, a crash or a power cut")]
+  plimsoll resume runs/chat-1                  go on after Ctrl-C, a crash or a power cut
+  plimsoll resume s3://bucket/runs/chat-1      on a fresh machine, from the mirror
+  plimsoll resume s3://bucket/runs/chat-1 --out runs/chat-1 --data /mnt/pairs.jsonl")]
 pub struct ResumeArgs {
-    /// Run folder
-    #[arg(value_name = "RUN")]
+    /// Run folder, or the URL of its mirror
+    #[arg(value_name = "RUN|URL")]
     pub run: PathBuf,
+    /// Folder to bring a mirrored run to [default: the last part of the URL]
+    #[arg(long, value_name = "RUN")]
+    pub out: Option<PathBuf>,
+    /// Where the model's folder is on this machine, for a mirrored run [default: where it was]
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Where the training data is on this machine, for a mirrored run [default: where it was]
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Where the held-out data is on this machine, for a mirrored run [default: where it was]
+    #[arg(long, value_name = "FILE")]
+    pub eval: Option<PathBuf>,
 }
 
 /// `plimsoll generate`
@@ -189,12 +209,76 @@ pub struct CheckpointsArgs {
     pub json: bool,
 }
 
+/// `plimsoll watch`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll watch runs/chat-1                 in this terminal; q leaves, the run goes on
+  plimsoll watch runs/chat-1 --once          print one view as text
+  plimsoll watch runs/chat-1 --web           as a page on this machine, with /metrics for Prometheus")]
+pub struct WatchArgs {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Print one view as text and leave
+    #[arg(long, conflicts_with = "web")]
+    pub once: bool,
+    /// Serve the view as a page on 127.0.0.1
+    #[arg(long)]
+    pub web: bool,
+    /// Port of the page; 0 takes a free one
+    #[arg(long, value_name = "N", default_value_t = 7410, requires = "web")]
+    pub port: u16,
+}
+
+/// `plimsoll doctor`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll doctor runs/chat-1                what happened, the evidence, what to change
+  plimsoll doctor runs/chat-1 --json         the same, for programs
+  plimsoll doctor train.log                  what a trainer's or kernel's log says of a death")]
+pub struct DoctorArgs {
+    /// Run folder, or a log file
+    #[arg(value_name = "RUN|LOGFILE")]
+    pub from: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `plimsoll mirror`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll mirror runs/chat-1                upload what the mirror lacks, then end")]
+pub struct MirrorArgs {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Go on until SIGTERM, which ends it once all is there
+    #[arg(long, hide = true)]
+    pub follow: bool,
+}
+
 /// `plimsoll worker`
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
     /// Run folder
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
+    /// Most RAM that the plan may take, below the job's budget
+    #[arg(long)]
+    pub cap: Option<Bytes>,
+    /// Plan anew instead of keeping the plan of before
+    #[arg(long)]
+    pub anew: bool,
+    /// Keep whole gradients, so that an update can be left out
+    #[arg(long)]
+    pub whole_gradients: bool,
+    /// Descriptor of the pipe to the supervisor
+    #[arg(long)]
+    pub news: Option<i32>,
 }
 
 /// Where the first weights come from.

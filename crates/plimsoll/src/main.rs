@@ -48,6 +48,9 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Generate(args) => verbs::generate::run(args),
         Verb::Eval(args) => verbs::eval::run(args),
         Verb::Checkpoints(args) => verbs::checkpoints::run(args),
+        Verb::Watch(args) => verbs::watch::run(args),
+        Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Mirror(args) => verbs::mirror::run(args),
         Verb::Worker(args) => worker::run(&args.run),
     }
 }

@@ -1,8 +1,11 @@
 //! One file per verb: read what was asked, have it done by a library, print.
 
 pub mod checkpoints;
+pub mod doctor;
 pub mod eval;
 pub mod generate;
+pub mod mirror;
 pub mod plan;
 pub mod probe;
 pub mod train;
+pub mod watch;
