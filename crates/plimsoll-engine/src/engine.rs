@@ -12,44 +12,10 @@ use crate::cpu::Cores;
 use crate::error::EngineError;
 use crate::execute::Frame;
 use crate::staging::Staging;
+use crate::step::{Loss, MicroStep, Open, Updated};
 
 /// Weights that one thread looks at in one go.
 const PART: usize = 1 << 16;
-
-/// What one micro-batch belongs to.
-#[derive(Clone, Copy, Debug)]
-pub struct MicroStep {
-    /// Which update, from 0.
-    pub update: u64,
-    /// Samples in the slot.
-    pub samples: usize,
-    /// Index of its first sample in the effective batch.
-    pub first_sample: u32,
-    /// Learning rate of this update, where the optimizer has one.
-    pub lr: Option<f64>,
-}
-
-/// What a micro-batch or an evaluation batch cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Loss {
-    /// Sum over target tokens.
-    pub sum: f64,
-    /// Target tokens.
-    pub tokens: u64,
-}
-
-impl Loss {
-    /// Mean over target tokens.
-    pub fn mean(&self) -> f64 {
-        self.sum / self.tokens.max(1) as f64
-    }
-
-    /// Adds another batch.
-    pub fn add(&mut self, other: Loss) {
-        self.sum += other.sum;
-        self.tokens += other.tokens;
-    }
-}
 
 /// How weights are updated.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,10 +36,8 @@ pub struct Engine {
     pub(crate) staging: Staging,
     pub(crate) cores: Cores,
     updates: Option<Updates>,
-    /// Loss of the update so far.
-    open: Loss,
-    /// Whether the current update has seen a micro-batch.
-    begun: bool,
+    /// The update that is under way.
+    open: Open,
 }
 
 impl Engine {
@@ -86,7 +50,7 @@ impl Engine {
         // SAFETY: the staging part of our arena, which no tensor overlaps.
         let staging = unsafe { Staging::new(arena.base().add(at).cast(), parts.staging, program.shape) };
         let cores = Cores { simd: program.simd, threads: program.threads };
-        Ok(Engine { program, arena, staging, cores, updates, open: Loss::default(), begun: false })
+        Ok(Engine { program, arena, staging, cores, updates, open: Open::default() })
     }
 
     /// The program.
@@ -134,6 +98,12 @@ impl Engine {
         Some(self.persistent(id.0 as usize, place.offset, place.param.elements()))
     }
 
+    /// Weights, gradients, optimizer state.
+    pub(crate) fn store(&self) -> &[f32] {
+        // SAFETY: the first part of the arena; `&self` keeps every writer away.
+        unsafe { std::slice::from_raw_parts(self.arena.base(), self.program.parts.store) }
+    }
+
     fn persistent(&self, id: usize, offset: usize, len: usize) -> &[f32] {
         // SAFETY: the plan placed this tensor here; `&self` keeps every writer away.
         unsafe { std::slice::from_raw_parts(self.arena.base().add(self.program.store_offsets[id] + offset), len) }
@@ -149,42 +119,57 @@ impl Engine {
         self.staging.slot()
     }
 
-    /// Forward and backward of the batch in the slot; with the optimizer in the backward pass, the update too.
+    /// Forward and backward of the batch in the slot; with the optimizer in the backward pass, the update too. It stops
+    /// behind a loss that is not finite, and before an update from a gradient that is not.
     pub fn micro_step(&mut self, step: MicroStep) -> Result<Loss, EngineError> {
         let placed = self.program.micro.as_ref().ok_or(EngineError::NotPlanned { what: "training" })?;
         self.staging.take(step.samples, step.first_sample, &self.program.spec)?;
         let tokens = self.staging.label_count();
         let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
+        let mut open = self.open;
         let mut frame = self.frame(placed);
-        frame.first_micro = !self.begun;
+        frame.first_micro = !open.begun;
+        frame.spoiled = open.stopped;
         frame.seed = updates.seed;
         frame.update = step.update;
         frame.optimizer = Some(&updates.optimizer);
         frame.lr = step.lr;
-        frame.grad_scale = (1.0 / tokens.max(1) as f64) as f32;
+        frame.mean = 1.0 / tokens.max(1) as f64;
+        frame.grad_scale = frame.mean as f32;
         frame.run(&placed.tape.ops);
         let loss = Loss { sum: frame.loss_sum, tokens };
-        self.open.add(loss);
-        self.begun = true;
+        open.loss.add(loss);
+        (open.begun, open.stopped, open.norm) = (true, frame.stopped, frame.norm());
+        open.changed |= frame.changed;
+        self.open = open;
         Ok(loss)
     }
 
-    /// Ends an update: from the summed gradients where they are kept. Returns the loss of the whole effective batch and
-    /// the norm of its gradient where it was taken.
-    pub fn update(&mut self, step: MicroStep) -> Result<(Loss, Option<f64>), EngineError> {
-        let loss = std::mem::take(&mut self.open);
-        self.begun = false;
-        let Some(placed) = self.program.update.as_ref() else { return Ok((loss, None)) };
+    /// Ends an update: from the summed gradients where they are kept. Whatever came of it, the next one begins afresh.
+    pub fn finish_update(&mut self, step: MicroStep) -> Result<Updated, EngineError> {
+        let mut open = std::mem::take(&mut self.open);
+        let Some(placed) = self.program.update.as_ref().filter(|_| open.stopped.is_none()) else {
+            return Ok(open.close());
+        };
         let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
         let mut frame = self.frame(placed);
         frame.update = step.update;
         frame.optimizer = Some(&updates.optimizer);
         frame.lr = step.lr;
-        frame.mean = 1.0 / loss.tokens.max(1) as f64;
+        frame.mean = 1.0 / open.loss.tokens.max(1) as f64;
         frame.grad_scale = frame.mean as f32;
         frame.clip_norm = updates.clip_norm;
         frame.run(&placed.tape.ops);
-        Ok((loss, frame.gradient_norm))
+        (open.stopped, open.changed, open.norm) = (frame.stopped, frame.changed, frame.norm());
+        Ok(open.close())
+    }
+
+    /// As `finish_update`, for a caller that looks at the loss alone: the norm is none where nothing was updated.
+    pub fn update(&mut self, step: MicroStep) -> Result<(Loss, Option<f64>), EngineError> {
+        Ok(match self.finish_update(step)? {
+            Updated::Done { loss, norm } => (loss, Some(norm)),
+            other => (other.loss(), None),
+        })
     }
 
     /// The loss of the batch in the slot, without dropout and without a trace.

@@ -26,6 +26,7 @@ use crate::optimize;
 use crate::philox::Dropper;
 use crate::pool::Shared;
 use crate::staging::Staging;
+use crate::step::NotFinite;
 
 /// The hypotheses of a generation, as the decoding step sees them.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +72,14 @@ pub(crate) struct Frame<'a> {
     pub mean: f64,
     /// Gradients longer than this are shortened to it.
     pub clip_norm: Option<f64>,
-    /// Norm of the mean gradient, where the tape takes it.
-    pub gradient_norm: Option<f64>,
+    /// Sum of squares of the gradients that the tape has judged.
+    squares: f64,
+    /// Nothing will come of this update: the pass is for its loss alone.
+    pub spoiled: Option<NotFinite>,
+    /// Why the tape was left.
+    pub stopped: Option<NotFinite>,
+    /// A weight was updated.
+    pub changed: bool,
     pub beam: Option<Beam<'a>>,
     pub prompts: Option<Prompts<'a>>,
 }
@@ -100,15 +107,37 @@ impl<'a> Frame<'a> {
             loss_sum: 0.0,
             mean: 1.0,
             clip_norm: None,
-            gradient_norm: None,
+            squares: 0.0,
+            spoiled: None,
+            stopped: None,
+            changed: false,
             beam: None,
             prompts: None,
         }
     }
 
-    /// Runs the ops in order.
+    /// Runs the ops in order, up to one that finds a number not finite.
     pub fn run(&mut self, ops: &[Op]) {
-        ops.iter().for_each(|op| self.execute(op));
+        for op in ops {
+            self.execute(op);
+            if self.stopped.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Norm of the mean gradient, as far as the tape has judged it.
+    pub fn norm(&self) -> f64 {
+        self.squares.sqrt() * self.mean
+    }
+
+    /// Adds up a gradient's squares; whether they are finite. If not, the tape stops here.
+    fn judge(&mut self, gradient: &[f32]) -> bool {
+        self.squares += sum_of_squares(self.cores, gradient);
+        if !self.squares.is_finite() {
+            self.stopped = Some(NotFinite::Gradient);
+        }
+        self.stopped.is_none()
     }
 
     fn at(&self, id: Id) -> (*mut f32, usize) {
@@ -377,6 +406,7 @@ impl<'a> Frame<'a> {
                     self.workspace(),
                 );
                 self.loss_sum += losses[..labels.len()].iter().map(|l| f64::from(*l)).sum::<f64>();
+                self.stopped = if self.loss_sum.is_finite() { self.spoiled } else { Some(NotFinite::Loss) };
             }
             Op::LossOnly { hidden, weight, losses, logits, chunk, width, vocab, scale } => {
                 let head =
@@ -391,16 +421,21 @@ impl<'a> Frame<'a> {
                 }
             }
             Op::GradientNorm { gradients } => {
-                let squares: f64 = gradients.iter().map(|id| sum_of_squares(cores, self.get(*id))).sum();
-                let norm = squares.sqrt() * self.mean;
-                self.gradient_norm = Some(norm);
-                // As torch.nn.utils.clip_grad_norm_.
-                let clip = self.clip_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
-                self.grad_scale = (self.mean * clip) as f32;
+                if gradients.iter().all(|id| self.judge(self.get(*id))) {
+                    // As torch.nn.utils.clip_grad_norm_.
+                    let clip = self.clip_norm.map_or(1.0, |most| (most / (self.norm() + 1e-6)).min(1.0));
+                    self.grad_scale = (self.mean * clip) as f32;
+                }
             }
             Op::Hold { .. } => {}
             Op::Update { param, weight, grad, state } => {
                 let place = &self.program.store.params[*param];
+                // A gradient of this tape alone is complete only now: it is judged whole, before the first parameter in it.
+                let fresh = self.placed.tape.own(*grad).is_some() && place.offset == 0;
+                if fresh && !self.judge(self.get(*grad)) {
+                    return;
+                }
+                self.changed = true;
                 let range = place.offset..place.offset + place.param.elements();
                 let (weight, grad) = (&mut self.get_mut(*weight)[range.clone()], &self.get(*grad)[range]);
                 let mut state = state.iter().map(|id| self.get_mut(*id));

@@ -17,9 +17,13 @@ mod philox;
 mod pool;
 mod rates;
 pub mod simd;
+mod snapshot;
 mod staging;
+mod step;
 
-pub use engine::{ENGINE_STACK, Engine, Loss, MicroStep, Updates, WORKER_STACK, with_cores};
+pub use engine::{ENGINE_STACK, Engine, Updates, WORKER_STACK, with_cores};
 pub use error::EngineError;
 pub use generate::{Answer, GenerateOptions};
 pub use rates::measure_rates;
+pub use snapshot::Snapshot;
+pub use step::{Loss, MicroStep, NotFinite, Updated};

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fixture::choices;
-use plimsoll_engine::{Engine, MicroStep, Updates, with_cores};
+use plimsoll_engine::{Engine, MicroStep, Snapshot, Updates, with_cores};
 use plimsoll_plan::program::{EvalJob, Job, compile};
 use plimsoll_plan::t5::Choices;
 use plimsoll_plan::train::OptimizerSpec;
@@ -69,7 +69,7 @@ fn allocations<R>(f: impl FnOnce() -> R) -> (R, usize) {
     (result, ALLOCATED.load(Ordering::SeqCst) - before)
 }
 
-/// Allocations in each of some steps and evaluations, the first left out.
+/// Allocations in each of some steps, evaluations and snapshots, the first left out.
 fn later_allocations(job: &Job, choices: &Choices, clip_norm: Option<f64>) -> Vec<usize> {
     let program = compile(job, choices);
     let data = batches(&job.spec, 4, choices.micro_batch, (job.source_len, job.target_len), true, 1);
@@ -77,15 +77,17 @@ fn later_allocations(job: &Job, choices: &Choices, clip_norm: Option<f64>) -> Ve
         let updates = Updates { optimizer: job.optimizer.clone(), clip_norm, seed: 1 };
         let mut engine = Engine::start(program, Some(updates)).unwrap();
         fill(&mut engine, &weights(&job.spec, 3));
+        let mut snapshot = Snapshot::take(engine.program()).unwrap();
         let mut counts = Vec::new();
         for update in 0..8u64 {
             let batch = &data[update as usize % data.len()];
             batch.stage(&mut engine);
             let step = MicroStep { update, samples: batch.sources.len(), first_sample: 0, lr: job.optimizer.lr() };
-            let (_, trained) = allocations(|| (engine.micro_step(step).unwrap(), engine.update(step).unwrap()));
+            let (_, trained) = allocations(|| (engine.micro_step(step).unwrap(), engine.finish_update(step).unwrap()));
             batch.stage(&mut engine);
             let (_, evaluated) = allocations(|| engine.eval(batch.sources.len()).unwrap());
-            counts.push(trained + evaluated);
+            let (_, copied) = allocations(|| snapshot.fill(&engine));
+            counts.push(trained + evaluated + copied);
         }
         counts.split_off(1)
     };

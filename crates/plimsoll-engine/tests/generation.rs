@@ -86,7 +86,7 @@ fn a_training_program_generates_the_same_between_micro_batches() {
             assert_eq!(engine.gradient(3).unwrap(), gradient, "what training holds stays as it is");
             batch.stage(engine);
             assert_eq!(engine.eval(rows).unwrap(), before);
-            engine.update(step).unwrap();
+            engine.finish_update(step).unwrap();
         }
     });
 }

@@ -74,13 +74,13 @@ fn six_plans_of_one_job_give_the_same_losses() {
 fn clipped_gradients_are_the_same_in_any_split() {
     let job = job(v10(0.1), LENS, EFFECTIVE, OptimizerSpec::adamw(1e-3), true);
     let whole = run(&job, &choices(8), Some(0.5), UPDATES);
-    assert!(whole.norms.iter().any(|n| n.unwrap() > 0.5), "something is clipped: {:?}", whole.norms);
+    assert!(whole.norms.iter().any(|n| *n > 0.5), "something is clipped: {:?}", whole.norms);
     for micro_batch in [4, 3, 1] {
         let split = run(&job, &choices(micro_batch), Some(0.5), UPDATES);
         let apart = furthest(&split, &whole);
         assert!(apart < 1e-5, "micro-batch {micro_batch}: {apart:e}");
         for (a, b) in split.norms.iter().zip(&whole.norms) {
-            assert!((a.unwrap() - b.unwrap()).abs() < 1e-4 * b.unwrap(), "micro-batch {micro_batch}: {a:?} and {b:?}");
+            assert!((a - b).abs() < 1e-4 * b, "micro-batch {micro_batch}: {a:?} and {b:?}");
         }
     }
 }
@@ -111,7 +111,12 @@ fn updates_in_the_backward_pass_repeat_losses_and_weights_to_the_bit() {
         for recompute in [0, 1, spec.encoder_layers + spec.decoder_layers] {
             let within =
                 run(&job, &Choices { recompute, optimizer_in_backward: true, ..choices(8) }, None, BIT_UPDATES);
-            assert!(within == after, "{:?}, {}, recompute {recompute}", spec.feed_forward, job.optimizer);
+            let same = (&within.losses, &within.weights) == (&after.losses, &after.weights);
+            assert!(same, "{:?}, {}, recompute {recompute}", spec.feed_forward, job.optimizer);
+            // The squares are added up in the order in which gradients are complete.
+            for (a, b) in within.norms.iter().zip(&after.norms) {
+                assert!((a - b).abs() < 1e-12 * b, "{a} and {b}");
+            }
         }
     });
 }

@@ -109,7 +109,8 @@ fn absolute(root: &Root, path: &Path) -> Result<PathBuf, MachineError> {
         .map_err(|source| MachineError::NoSpaceFigures { path: path.to_path_buf(), source })
 }
 
-fn space_of(path: &Path) -> Result<Space, MachineError> {
+/// The space of the file system of a path that exists, asked of the running system.
+pub fn space_of(path: &Path) -> Result<Space, MachineError> {
     let figures = rustix::fs::statvfs(path)
         .map_err(|errno| MachineError::NoSpaceFigures { path: path.to_path_buf(), source: errno.into() })?;
     let bytes = |blocks: u64| Bytes(blocks.saturating_mul(figures.f_frsize));

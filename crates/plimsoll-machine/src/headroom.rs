@@ -72,12 +72,18 @@ impl Headroom {
 
     /// What may be used now, and what sets that.
     pub fn read_bound(&self) -> Result<Usable, MachineError> {
+        Ok(self.read_with_ram()?.0)
+    }
+
+    /// The same, and the memory of the machine that it was read with.
+    pub fn read_with_ram(&self) -> Result<(Usable, MemInfo), MachineError> {
         let levels = match &self.place {
             Some(place) => cgroup::read_levels(&self.root, place)?,
             None => Vec::new(),
         };
         let room = cgroup::tightest(&levels);
-        Ok(usable(&meminfo::read(&self.root)?, room.as_ref(), kernel::read_overcommit(&self.root)?))
+        let ram = meminfo::read(&self.root)?;
+        Ok((usable(&ram, room.as_ref(), kernel::read_overcommit(&self.root)?), ram))
     }
 }
 

@@ -33,6 +33,16 @@ pub(crate) fn lone_number(path: &Path, text: &str) -> Result<u64, MachineError> 
     text.trim().parse().map_err(|_| misread(path, 1, "a number", text.lines().next().unwrap_or("")))
 }
 
+/// The number of the line `key 12` in a file such as `memory.events`; `None` where there is no such line.
+pub(crate) fn keyed_number(path: &Path, text: &str, key: &str) -> Result<Option<u64>, MachineError> {
+    for (at, line) in text.lines().enumerate() {
+        if let Some(value) = line.strip_prefix(key).and_then(|rest| rest.strip_prefix(' ')) {
+            return value.trim().parse().map(Some).map_err(|_| misread(path, at + 1, "`key number`", line));
+        }
+    }
+    Ok(None)
+}
+
 /// The only limit in a file such as `memory.max`: a number of bytes, or none.
 ///
 /// No limit is `max` in cgroup v2. In v1 it is the largest multiple of the page size, which differs between machines,

@@ -50,6 +50,11 @@ pub fn parse_pressure(path: &Path, text: &str) -> Result<Pressure, MachineError>
     Ok(Pressure { some: needed(some, "some")?, full: needed(full, "full")? })
 }
 
+/// Memory pressure of the whole machine.
+pub fn machine_pressure(root: &Root) -> Result<Sighting<Pressure>, MachineError> {
+    read(root, Path::new("/proc/pressure/memory"))
+}
+
 pub(crate) fn read(root: &Root, file: &Path) -> Result<Sighting<Pressure>, MachineError> {
     match root.read(file) {
         Ok(text) => Ok(Sighting::Seen(parse_pressure(&root.join(file), &text)?)),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::cgroup::{self, CgroupVersion};
+use crate::cgroup;
 use crate::{
     Bound, Bytes, Cgroup, Cpu, Disk, Gpus, Kernel, MachineError, MemInfo, Mount, Pressure, ResourceLimits, Root,
     Sighting, Space, cpu, disk, gpu, kernel, meminfo, mounts, pressure, usable,
@@ -75,7 +75,7 @@ pub fn probe(root: &Root, disk_path: &Path) -> Result<Probe, MachineError> {
         bound: now.bound,
         ram: Ram { total: memory.total, available: memory.available },
         swap: swap_of(&memory, own.and_then(|cgroup| cgroup.swap_room)),
-        pressure: pressure::read(root, Path::new("/proc/pressure/memory"))?,
+        pressure: pressure::machine_pressure(root)?,
         cpu: cpu::read(root, &mounts)?,
         disk: disk::read(root, &mounts, disk_path)?,
         shm: disk::read_shm(root, &mounts, memory.total)?,
@@ -98,9 +98,6 @@ fn read_cgroup(root: &Root, mounts: &[Mount]) -> Result<Sighting<Cgroup>, Machin
         Err(reason) => return Ok(Sighting::unseen(reason)),
     };
     let levels = cgroup::read_levels(root, &place)?;
-    let pressure = match place.version {
-        CgroupVersion::V1 => Sighting::unseen("cgroup v1 has no pressure figures"),
-        CgroupVersion::V2 => pressure::read(root, &place.chain[0].join("memory.pressure"))?,
-    };
+    let pressure = place.pressure(root)?;
     Ok(Sighting::Seen(Cgroup::of(place.version, place.name, levels, pressure)))
 }

@@ -108,6 +108,15 @@ pub fn process_memory(root: &Root, pid: u32) -> Result<ProcessMemory, MachineErr
     }
 }
 
+/// The children of a process's first thread; none where the kernel does not list them.
+pub fn children(root: &Root, pid: u32) -> Vec<u32> {
+    let mut buffer = [0u8; 4096];
+    let file = format!("/proc/{pid}/task/{pid}/children");
+    let Ok(bytes) = root.read_into(Path::new(&file), &mut buffer) else { return Vec::new() };
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
 /// The memory of this process.
 pub fn own_memory(root: &Root) -> Result<ProcessMemory, MachineError> {
     read_status(root, Path::new("/proc/self/status"))

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use plimsoll_machine::{
-    CgroupVersion, MemoryStat, Root, SimdLevel, headroom, own_memory, parse_cpu_list, parse_cpuinfo, parse_limits,
-    parse_membership, parse_meminfo, parse_memory_stat, parse_mountinfo, parse_pressure, parse_status, probe,
-    reclaimable,
+    Bytes, CgroupVersion, MemoryStat, Root, SimdLevel, headroom, own_memory, parse_cpu_list, parse_cpuinfo,
+    parse_identity, parse_limits, parse_membership, parse_meminfo, parse_memory_stat, parse_mountinfo, parse_pressure,
+    parse_status, parse_vmstat, probe, reclaimable,
 };
 use proptest::prelude::*;
 
@@ -20,6 +20,12 @@ fn near_text() -> impl Strategy<Value = String> {
         "VmRSS:",
         "VmHWM:",
         "Threads:",
+        "Name:",
+        "Pid:",
+        "PPid:",
+        "NSpid:",
+        "oom_kill ",
+        "pswpin ",
         "Cpus_allowed_list:",
         "0::",
         "4:memory:",
@@ -73,6 +79,10 @@ fn parse_all(text: &str) {
     let _ = parse_membership(path, text);
     let _ = parse_mountinfo(path, text);
     let _ = parse_cpu_list(path, 1, text);
+    let _ = parse_vmstat(path, text, Bytes::kib(4));
+    if let Ok(identity) = parse_identity(path, text) {
+        assert!(identity.comm.len() <= text.len());
+    }
     if let Ok(pressure) = parse_pressure(path, text) {
         assert!(pressure.some.avg10.is_finite() && pressure.full.avg60 >= 0.0);
     }

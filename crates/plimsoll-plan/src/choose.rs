@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::cost::Rates;
 use crate::footprint::{self, DiskFacts, Footprint, Overheads};
 use crate::program::{Job, Program};
-use crate::search::Search;
+pub use crate::remedy::Remedy;
+use crate::remedy::remedies;
 pub use crate::search::loader_threads;
+use crate::search::{Found, Search};
 use crate::t5::Choices;
 use crate::tiles::Simd;
-use crate::train::OptimizerSpec;
 
-/// Choices that the user holds fixed.
+/// Choices that are held fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
     /// Samples in a micro-batch.
@@ -27,6 +28,8 @@ pub struct Pins {
     pub optimizer_in_backward: Option<bool>,
     /// Threads of the loader.
     pub loader_threads: Option<usize>,
+    /// Checkpoints are written in the background, from a copy; heeded where the run saves on its way.
+    pub snapshot: Option<bool>,
 }
 
 /// What a plan is made from, besides the job.
@@ -49,6 +52,10 @@ pub struct Terms<'a> {
     pub loader_rate: f64,
     /// What the user holds fixed.
     pub pins: Pins,
+    /// What an earlier plan chose, where the run goes on under it: holds in place of `pins`.
+    pub held: Option<Pins>,
+    /// The run saves on its way, not only at its end.
+    pub saves: bool,
     /// Heap of the loader for a micro-batch and a number of threads.
     pub loader: &'a dyn Fn(usize, usize) -> Bytes,
 }
@@ -74,15 +81,6 @@ pub struct Cut {
     pub slower_percent: f64,
 }
 
-/// A change that would make the job fit; the planner tried it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remedy {
-    /// What to change.
-    pub change: String,
-    /// RAM that the job would need then.
-    pub ram_peak: Bytes,
-}
-
 /// What will be done, and what it takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -96,6 +94,9 @@ pub struct Plan {
     pub accumulation: usize,
     /// Every choice.
     pub choices: Choices,
+    /// Checkpoints are written in the background, from a copy that the RAM has a line for.
+    #[serde(default)]
+    pub snapshot: bool,
     /// Blocks of the model, to read `choices.recompute` against.
     pub blocks: usize,
     /// Compute threads.
@@ -108,6 +109,9 @@ pub struct Plan {
     pub target_len: usize,
     /// RAM over all processes.
     pub ram: Footprint,
+    /// RAM of the smallest plan with the same result that the user's pins leave: what planning anew could come down to.
+    #[serde(default)]
+    pub smallest: Bytes,
     /// Video memory; empty on the CPU.
     pub vram: Footprint,
     /// Disk.
@@ -145,15 +149,27 @@ pub fn choose(job: &Job, terms: &Terms) -> Decision {
 
 /// Chooses without asking what else would fit.
 pub fn decide(job: &Job, terms: &Terms) -> Decision {
-    let search = Search::new(job, terms);
-    let found = search.within(terms.ram).unwrap_or_else(|| search.least());
+    let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
+    let least = match terms.held {
+        None => search.least(),
+        Some(_) => Search::new(job, terms, terms.pins).least(),
+    };
+    let found = search.within(terms.ram).unwrap_or_else(|| {
+        let choices = if terms.held.is_none() { least.choices } else { search.least().choices };
+        search.place(choices)
+    });
+    // The search goes by bounds: what was found can be a little below its least.
+    let smallest = if terms.held.is_none() { least.peak.min(found.ram.peak) } else { least.peak };
+    let found = search.with_snapshot(found);
     let disk = footprint::disk(&found.program, &terms.disk_facts, terms.disk);
-    let fits = found.ram.peak <= terms.ram && disk.peak <= terms.disk;
-    let verdict = if fits { Verdict::Fits } else { Verdict::TooBig };
-    Decision { plan: describe(&search, found.choices, found.ram, disk, verdict), program: found.program }
+    let plan = describe(&search, &found, disk, smallest);
+    Decision { plan, program: found.program }
 }
 
-fn describe(search: &Search, choices: Choices, ram: Footprint, disk: Footprint, verdict: Verdict) -> Plan {
+fn describe(search: &Search, found: &Found, disk: Footprint, smallest: Bytes) -> Plan {
+    let (choices, ram) = (found.choices, found.ram.clone());
+    let fits = ram.peak <= ram.budget && disk.peak <= disk.budget;
+    let verdict = if fits { Verdict::Fits } else { Verdict::TooBig };
     let (job, terms) = (search.job, search.terms);
     let accumulation = job.effective_batch / choices.micro_batch;
     let work = search.work(&choices);
@@ -167,12 +183,14 @@ fn describe(search: &Search, choices: Choices, ram: Footprint, disk: Footprint, 
         micro_batch: choices.micro_batch,
         accumulation,
         choices,
+        snapshot: found.snapshot,
         blocks: search.blocks(),
         threads: job.threads,
         simd: job.simd,
         source_len: job.source_len,
         target_len: job.target_len,
         ram,
+        smallest,
         vram: Footprint::default(),
         disk,
         flops_per_update: work.flops,
@@ -214,76 +232,4 @@ fn cuts(search: &Search, chosen: Choices) -> Vec<Cut> {
     step.recompute = chosen.recompute;
     turn(format!("recompute {} of {} blocks", chosen.recompute, search.blocks()), step);
     list
-}
-
-/// What a remedy must leave over: the next planning measures program and heap anew, and some 200 KiB apart.
-const SPARE: Bytes = Bytes::mib(1);
-
-/// RAM that a job would need if it fits.
-fn fits(job: &Job, terms: &Terms) -> Option<Bytes> {
-    let found = Search::new(job, terms).within(terms.ram.saturating_sub(SPARE))?;
-    (footprint::disk(&found.program, &terms.disk_facts, terms.disk).peak <= terms.disk).then_some(found.ram.peak)
-}
-
-/// Changes that would make the job fit, each tried.
-fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
-    let mut list = Vec::new();
-    let mut offer = |change: String, job: &Job, terms: &Terms| {
-        let ram_peak = fits(job, terms);
-        list.extend(ram_peak.map(|ram_peak| Remedy { change, ram_peak }));
-        ram_peak.is_some()
-    };
-    let (ram, disk) = (enough(plan.ram.peak), enough(plan.disk.peak));
-    let (more_ram, more_disk) = (plan.ram.peak > terms.ram, plan.disk.peak > terms.disk);
-    let wanted = [("RAM", more_ram, ram, terms.ram_there), ("disk", more_disk, disk, terms.disk_there)];
-    let wanted = wanted.into_iter().filter(|(_, more, ..)| *more).map(|(what, _, enough, there)| {
-        if enough <= there {
-            format!("a {what} budget of {}", in_mib(enough))
-        } else {
-            format!("{} of free {what} (there are {} now)", in_mib(enough), in_mib(there))
-        }
-    });
-    let budget = wanted.collect::<Vec<_>>().join(" and ");
-    let larger = |now: Bytes, enough: Bytes, more: bool| if more { enough } else { now };
-    offer(
-        budget,
-        job,
-        &Terms { ram: larger(terms.ram, ram, more_ram), disk: larger(terms.disk, disk, more_disk), ..*terms },
-    );
-    if terms.disk_facts.keep > 1 && more_disk {
-        offer("keep 1".into(), job, &Terms { disk_facts: DiskFacts { keep: 1, ..terms.disk_facts }, ..*terms });
-    }
-    if terms.pins != Pins::default() {
-        offer("no pinned choices".into(), job, &Terms { pins: Pins::default(), ..*terms });
-    }
-    if matches!(job.optimizer, OptimizerSpec::AdamW { .. }) {
-        let other = Job { optimizer: OptimizerSpec::adafactor(1e-3), ..job.clone() };
-        offer("optimizer adafactor (another result)".into(), &other, terms);
-    }
-    if job.clip {
-        offer("no clip_norm (another result)".into(), &Job { clip: false, ..job.clone() }, terms);
-    }
-    if job.eval.is_some() {
-        offer("no evaluation during the run".into(), &Job { eval: None, ..job.clone() }, terms);
-    }
-    // The longest lengths, by halves, that fit.
-    let (mut source, mut target) = (job.source_len, job.target_len);
-    while source > 8 || target > 8 {
-        (source, target) = ((source / 2).max(8.min(source)), (target / 2).max(8.min(target)));
-        let shorter = Job { source_len: source, target_len: target, ..job.clone() };
-        if offer(format!("max_len source {source}, target {target} (another result)"), &shorter, terms) {
-            break;
-        }
-    }
-    list
-}
-
-/// A little more than what is needed, in whole MiB.
-fn enough(bytes: Bytes) -> Bytes {
-    Bytes((bytes + SPARE).0.next_multiple_of(1 << 20))
-}
-
-/// In full, so that what is printed is enough: two decimals of a GiB can hide 5 MiB.
-fn in_mib(bytes: Bytes) -> String {
-    format!("{} MiB", bytes.0 >> 20)
 }

@@ -23,13 +23,36 @@ pub struct Overheads {
     pub evaluation: Bytes,
     /// Stack that a thread really touches.
     pub stack: Bytes,
+    /// The process that copies checkpoints elsewhere; zero where there is none.
+    #[serde(default)]
+    pub mirror: Bytes,
+}
+
+/// What the choices of a plan take in the worker besides its arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// Heap of the loader.
+    pub loader: Bytes,
+    /// Threads of the loader.
+    pub loader_threads: usize,
+    /// A copy of weights and optimizer state; none where the steps wait for a save.
+    pub snapshot: Option<Bytes>,
+}
+
+impl Beside {
+    /// The snapshot's line: the copy, and the stack of the thread that writes it out.
+    fn snapshot(&self, overheads: &Overheads) -> Bytes {
+        self.snapshot.map_or(Bytes::ZERO, |copy| copy + overheads.stack)
+    }
 }
 
 /// What disk a run takes besides its tensors, as far as the job says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFacts {
-    /// Checkpoints kept.
+    /// Latest checkpoints kept.
     pub keep: usize,
+    /// The best one is kept as well.
+    pub best: bool,
     /// Files that the final model takes over from its source: the tokenizer's, and small ones.
     pub side_files: Bytes,
     /// Weight updates of the run, each with a line in the journal.
@@ -84,16 +107,18 @@ fn start_total(overheads: &Overheads) -> Bytes {
     overheads.startup_peak + overheads.supervisor + page_tables(overheads.startup_peak) + RESERVE
 }
 
-/// What [`ram`] adds up to for an arena of this size: it never falls while the arena or the loader grows.
-pub(crate) fn ram_total(arena: Bytes, loader: Bytes, threads: usize, overheads: &Overheads) -> Bytes {
+/// What [`ram`] adds up to for an arena of this size on this many compute threads: it never falls while one of them grows.
+pub(crate) fn ram_total(arena: Bytes, beside: &Beside, threads: usize, overheads: &Overheads) -> Bytes {
     let arena = Bytes(arena.0.next_multiple_of(4096));
-    let worker = arena + overheads.program + overheads.tokenizer + loader + overheads.stack * threads as u64;
-    let beside = overheads.checkpoint_writer + overheads.evaluation + overheads.supervisor + RESERVE;
-    (worker + beside + page_tables(worker)).max(start_total(overheads))
+    let stacks = overheads.stack * (threads + beside.loader_threads) as u64;
+    let held = overheads.program + overheads.tokenizer + beside.loader + stacks + beside.snapshot(overheads);
+    let worker = arena + held;
+    let others = overheads.checkpoint_writer + overheads.evaluation + overheads.supervisor + overheads.mirror + RESERVE;
+    (worker + others + page_tables(worker)).max(start_total(overheads))
 }
 
 /// RAM of a run, over all its processes.
-pub fn ram(program: &Program, loader: Bytes, loader_threads: usize, overheads: &Overheads, budget: Bytes) -> Footprint {
+pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: Bytes) -> Footprint {
     let bytes = |words: usize| Bytes(words as u64 * 4);
     let parts = &program.parts;
     let (gradients, state) = (program.store_words(Role::Gradient), program.store_words(Role::Optimizer));
@@ -101,9 +126,9 @@ pub fn ram(program: &Program, loader: Bytes, loader_threads: usize, overheads: &
     let weights = parts.store - gradients - state;
     let arena = bytes(parts.words()).0.next_multiple_of(4096);
     let staging = Bytes(arena) - bytes(parts.store + parts.transient + parts.workspace);
-    let threads = program.threads + loader_threads;
-    let stacks = overheads.stack * threads as u64;
-    let worker = Bytes(arena) + overheads.program + overheads.tokenizer + loader + stacks;
+    let stacks = overheads.stack * (program.threads + beside.loader_threads) as u64;
+    let snapshot = beside.snapshot(overheads);
+    let worker = Bytes(arena) + overheads.program + overheads.tokenizer + beside.loader + stacks + snapshot;
     let mut list = vec![
         ("weights", bytes(weights)),
         ("gradients", bytes(gradients)),
@@ -113,11 +138,13 @@ pub fn ram(program: &Program, loader: Bytes, loader_threads: usize, overheads: &
         ("batch", staging),
         ("program", overheads.program),
         ("tokenizer", overheads.tokenizer),
-        ("loader", loader),
+        ("loader", beside.loader),
         ("thread stacks", stacks),
+        ("snapshot", snapshot),
         ("checkpoint writer", overheads.checkpoint_writer),
         ("evaluation", overheads.evaluation),
         ("supervisor", overheads.supervisor),
+        ("mirror", overheads.mirror),
         ("page tables", page_tables(worker)),
         ("reserve", RESERVE),
     ];
@@ -125,7 +152,7 @@ pub fn ram(program: &Program, loader: Bytes, loader_threads: usize, overheads: &
     let steady: Bytes = list.iter().map(|(_, b)| *b).sum();
     list.push(("start-up", start_total(overheads).saturating_sub(steady)));
     let footprint = Footprint::of(budget, list);
-    debug_assert_eq!(footprint.peak, ram_total(bytes(parts.words()), loader, threads, overheads));
+    debug_assert_eq!(footprint.peak, ram_total(bytes(parts.words()), beside, program.threads, overheads));
     footprint
 }
 
@@ -136,18 +163,19 @@ const RECORDS: Bytes = Bytes::mib(16);
 /// A step's line in the journal, at most.
 const STEP_LINE: Bytes = Bytes(256);
 
-/// Disk of a run: checkpoints kept and one being written, the final model, and the records.
+/// Disk of a run: checkpoints (the latest, the best, one of an exit, and one being written), the final model, the records.
 pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
     let weights = program.store_words(Role::Weight) as u64 * 4;
     let state = program.store_words(Role::Optimizer) as u64 * 4;
     let checkpoint = Bytes(weights + state) + HEADERS;
+    let checkpoints = facts.keep.max(1) as u64 + u64::from(facts.best) + 2;
     let spec = &program.spec;
     // A tied head that is not scaled is written out as a table of its own.
     let head = if spec.tied && !spec.scale_head { (spec.vocab * spec.d_model) as u64 * 4 } else { 0 };
     Footprint::of(
         budget,
         vec![
-            ("checkpoints", checkpoint * (facts.keep.max(1) as u64 + 1)),
+            ("checkpoints", checkpoint * checkpoints),
             ("final model", Bytes(weights + head) + facts.side_files + HEADERS),
             ("records", RECORDS + STEP_LINE * facts.steps),
         ],

@@ -3,7 +3,7 @@
 //! Invariant: pure. No files, no clock, no threads, no GPU; "too big" is a value, not an error.
 //!
 //! Read in this order: `spec` (the model), `op` and `tape` (the program's words), `t5` (a model as a tape), `place`
-//! (addresses), `program` (all tapes of a run), `cost`, `footprint`, `search` and `choose`
+//! (addresses), `program` (all tapes of a run), `snapshot` (a copy for saves), `cost`, `footprint`, `search` and `choose`
 //! (the decision).
 
 pub mod batch;
@@ -14,7 +14,9 @@ pub mod op;
 mod outline;
 pub mod place;
 pub mod program;
+mod remedy;
 mod search;
+pub mod snapshot;
 pub mod spec;
 pub mod t5;
 mod table;

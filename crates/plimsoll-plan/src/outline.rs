@@ -34,7 +34,7 @@ impl Outline {
         let shape = BatchShape { samples: choices.micro_batch, source_len: job.source_len, target_len: job.target_len };
         let rows = rows_of(&shape);
         let mut micro = t5::micro_tape(&job.spec, store, shape, choices);
-        let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(store, job.clip));
+        let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(store));
         let at = micro.ops.iter().position(|op| matches!(op, Op::Loss { .. })).expect("training has a loss");
         if let Op::Loss { logits, .. } = micro.ops[at]
             && let Some(own) = micro.own(logits)

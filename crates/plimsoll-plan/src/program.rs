@@ -180,7 +180,7 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
     let rows = rows_of(&shape);
     let store = store_of(job, choices.optimizer_in_backward);
     let micro = t5::micro_tape(&job.spec, &store, shape, choices);
-    let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(&store, job.clip));
+    let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(&store));
     let space = |tape: &Tape, rows: &MaxRows| workspace(tape, &store, rows, job.simd, job.threads);
     let placed = |tape: Tape| Placed { places: place(&tape), tape, rows };
     let (micro, update) = (placed(micro), update.map(placed));

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 
 use plimsoll_machine::Bytes;
 
-use crate::choose::Terms;
+use crate::choose::{Pins, Terms};
 use crate::cost::Work;
-use crate::footprint::{self, Footprint};
+use crate::footprint::{self, Beside, Footprint};
 use crate::outline::Outline;
 use crate::program::{Job, Program, compile, store_of};
+use crate::snapshot::snapshot_bytes;
 use crate::t5::Choices;
 use crate::tape::Store;
 
@@ -33,6 +34,14 @@ pub(crate) struct Found {
     pub choices: Choices,
     pub program: Program,
     pub ram: Footprint,
+    pub snapshot: bool,
+}
+
+/// The smallest candidate, and what it needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Least {
+    pub choices: Choices,
+    pub peak: Bytes,
 }
 
 /// Loader threads that keep twice ahead of what the engine eats; one at least, and no more than the cores.
@@ -44,6 +53,8 @@ pub fn loader_threads(tokens_per_second: f64, rate_of_one: f64, cores: usize) ->
 pub(crate) struct Search<'a> {
     pub job: &'a Job,
     pub terms: &'a Terms<'a>,
+    /// What is held fixed.
+    pins: Pins,
     /// Threads of the loader.
     loader_threads: usize,
     /// With gradients, and without.
@@ -53,10 +64,10 @@ pub(crate) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub fn new(job: &'a Job, terms: &'a Terms<'a>) -> Search<'a> {
+    pub fn new(job: &'a Job, terms: &'a Terms<'a>, pins: Pins) -> Search<'a> {
         let (stores, outlines) = (Default::default(), RefCell::default());
-        let mut search = Search { job, terms, loader_threads: 1, stores, outlines };
-        search.loader_threads = terms.pins.loader_threads.unwrap_or_else(|| {
+        let mut search = Search { job, terms, pins, loader_threads: 1, stores, outlines };
+        search.loader_threads = pins.loader_threads.unwrap_or_else(|| {
             let seconds = search.work(&search.smallest()).seconds(&terms.rates);
             let tokens = (job.effective_batch * (job.source_len + job.target_len)) as f64;
             loader_threads(tokens / seconds, terms.loader_rate, job.threads)
@@ -79,12 +90,23 @@ impl<'a> Search<'a> {
     }
 
     pub fn judge(&self, choices: Choices) -> Candidate {
-        let words = self.outlined(&choices, |outline, store| outline.least(self.job, store, choices.loss_chunk));
-        let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
+        let (words, beside) = self.outlined(&choices, |outline, store| {
+            (outline.least(self.job, store, choices.loss_chunk), self.beside(&choices, store, self.snapshot_held()))
+        });
         let seconds = self.work(&choices).seconds(&self.terms.rates);
-        let threads = self.job.threads + choices.loader_threads;
-        let least = footprint::ram_total(Bytes(words as u64 * 4), loader, threads, &self.terms.overheads);
+        let least = footprint::ram_total(Bytes(words as u64 * 4), &beside, self.job.threads, &self.terms.overheads);
         Candidate { choices, least, seconds }
+    }
+
+    fn beside(&self, choices: &Choices, store: &Store, snapshot: bool) -> Beside {
+        let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
+        let snapshot = snapshot.then(|| snapshot_bytes(store));
+        Beside { loader, loader_threads: choices.loader_threads, snapshot }
+    }
+
+    /// Every candidate has a snapshot; a run that never saves on the way needs none.
+    fn snapshot_held(&self) -> bool {
+        self.terms.saves && self.pins.snapshot == Some(true)
     }
 
     pub fn blocks(&self) -> usize {
@@ -93,7 +115,7 @@ impl<'a> Search<'a> {
 
     /// Micro-batches that the pins leave: one that holds the update in the backward pass leaves only the whole batch.
     fn micro_batches(&self) -> Vec<usize> {
-        let (pins, batch) = (&self.terms.pins, self.job.effective_batch);
+        let (pins, batch) = (&self.pins, self.job.effective_batch);
         match pins.micro_batch {
             Some(n) => vec![n],
             None if pins.optimizer_in_backward == Some(true) => vec![batch],
@@ -103,7 +125,7 @@ impl<'a> Search<'a> {
 
     /// Every combination but recompute, which is searched.
     pub fn frames(&self) -> Vec<Choices> {
-        let pins = &self.terms.pins;
+        let pins = &self.pins;
         let mut frames = Vec::new();
         for micro_batch in self.micro_batches() {
             let rows = micro_batch * self.job.target_len;
@@ -140,7 +162,7 @@ impl<'a> Search<'a> {
         if fits(&none) {
             return Some(none);
         }
-        if self.terms.pins.recompute.is_some() {
+        if self.pins.recompute.is_some() {
             return None;
         }
         let all = self.judge(Choices { recompute: self.blocks(), ..frame });
@@ -161,7 +183,7 @@ impl<'a> Search<'a> {
 
     /// The most recompute that stays within `limit` seconds: less memory for time that we are willing to give.
     fn most_within(&self, from: Candidate, limit: f64) -> Candidate {
-        if self.terms.pins.recompute.is_some() || from.choices.recompute >= self.blocks() {
+        if self.pins.recompute.is_some() || from.choices.recompute >= self.blocks() {
             return from;
         }
         let next = self.judge(Choices { recompute: from.choices.recompute + 1, ..from.choices });
@@ -175,11 +197,25 @@ impl<'a> Search<'a> {
         if most.seconds <= limit && most.least < from.least { most } else { from }
     }
 
-    fn place(&self, choices: Choices) -> Found {
+    pub fn place(&self, choices: Choices) -> Found {
         let program = compile(self.job, &choices);
-        let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
-        let ram = footprint::ram(&program, loader, choices.loader_threads, &self.terms.overheads, self.terms.ram);
-        Found { choices, program, ram }
+        let snapshot = self.snapshot_held();
+        let ram = self.ram(&choices, &program, snapshot);
+        Found { choices, program, ram, snapshot }
+    }
+
+    fn ram(&self, choices: &Choices, program: &Program, snapshot: bool) -> Footprint {
+        let beside = self.beside(choices, &program.store, snapshot);
+        footprint::ram(program, &beside, &self.terms.overheads, self.terms.ram)
+    }
+
+    /// Adds a snapshot where saves happen and there is room for it. It comes last, so that it makes no step slower.
+    pub fn with_snapshot(&self, found: Found) -> Found {
+        if found.snapshot || !self.terms.saves || self.pins.snapshot.is_some() {
+            return found;
+        }
+        let ram = self.ram(&found.choices, &found.program, true);
+        if ram.peak <= self.terms.ram { Found { ram, snapshot: true, ..found } } else { found }
     }
 
     /// The smallest plan within `SLACK` of the fastest that needs no more than `ram`.
@@ -195,7 +231,7 @@ impl<'a> Search<'a> {
         for candidate in ranked.into_iter().chain(rest) {
             // Placement can need a little more than its lower bound: then a little more is computed again.
             let from = candidate.choices.recompute;
-            let most = if self.terms.pins.recompute.is_some() { from } else { self.blocks().min(from + 2) };
+            let most = if self.pins.recompute.is_some() { from } else { self.blocks().min(from + 2) };
             for recompute in from..=most {
                 let found = self.place(Choices { recompute, ..candidate.choices });
                 if found.ram.peak <= ram {
@@ -206,10 +242,11 @@ impl<'a> Search<'a> {
         Some(self.place(self.smallest())).filter(|found| found.ram.peak <= ram)
     }
 
-    /// The plan below which nothing is found: one byte less than it needs is too little.
-    pub fn least(&self) -> Found {
-        let mut least = self.place(self.smallest());
-        while let Some(smaller) = self.within(Bytes(least.ram.peak.0 - 1)) {
+    /// The plan below which nothing is found: one byte less than it needs is too little. No program is kept meanwhile.
+    pub fn least(&self) -> Least {
+        let of = |found: Found| Least { choices: found.choices, peak: found.ram.peak };
+        let mut least = of(self.place(self.smallest()));
+        while let Some(smaller) = self.within(Bytes(least.peak.0 - 1)).map(of) {
             least = smaller;
         }
         least
@@ -217,7 +254,7 @@ impl<'a> Search<'a> {
 
     /// The choices that should need the least memory, as far as they are free.
     fn smallest(&self) -> Choices {
-        let pins = &self.terms.pins;
+        let pins = &self.pins;
         // A whole batch whose gradients never exist together can be smaller than one sample whose gradients are kept.
         let of = |micro_batch: usize| {
             let may = self.job.may_update_in_backward(micro_batch);

@@ -21,6 +21,12 @@ impl fmt::Display for Plan {
             "recompute {} of {} blocks; loss {} rows at a time; update {update} the backward pass; {} compute and {} loader threads",
             c.recompute, self.blocks, c.loss_chunk, self.threads, c.loader_threads
         )?;
+        let saves = if self.snapshot {
+            "checkpoints are written in the background, from a snapshot"
+        } else {
+            "each checkpoint stops the steps until it is written"
+        };
+        writeln!(f, "{saves}")?;
         writeln!(f)?;
         table(f, "RAM", &self.ram)?;
         writeln!(f)?;

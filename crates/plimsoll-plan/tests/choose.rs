@@ -1,7 +1,7 @@
 //! The decision: what fits is taken, what does not is refused with remedies that are true, the effective batch is kept.
 
 use plimsoll_machine::Bytes;
-use plimsoll_plan::choose::{Pins, Terms, Verdict, choose, loader_threads};
+use plimsoll_plan::choose::{Pins, Plan, Terms, Verdict, choose, loader_threads};
 use plimsoll_plan::cost::Rates;
 use plimsoll_plan::footprint::{DiskFacts, Overheads, disk};
 use plimsoll_plan::program::{EvalJob, Job, Program, compile};
@@ -36,7 +36,7 @@ fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
         ram_there: Bytes::gib(100),
         disk: Bytes::gib(100),
         disk_there: Bytes::gib(100),
-        disk_facts: DiskFacts { keep: 3, side_files: Bytes::mib(3), steps: 1000 },
+        disk_facts: DiskFacts { keep: 3, best: false, side_files: Bytes::mib(3), steps: 1000 },
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: Bytes::mib(8),
@@ -45,10 +45,13 @@ fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
             checkpoint_writer: Bytes::mib(1),
             evaluation: Bytes::ZERO,
             stack: Bytes::kib(96),
+            mirror: Bytes::ZERO,
         },
         rates: Rates { flops: 200e9, bandwidth: 20e9 },
         loader_rate: 1e6,
         pins,
+        held: None,
+        saves: false,
         loader: &loader,
     }
 }
@@ -175,6 +178,7 @@ fn pins_are_kept() {
         loss_chunk: Some(48),
         optimizer_in_backward: Some(false),
         loader_threads: Some(3),
+        snapshot: None,
     };
     let plan = choose(&job, &terms(Bytes::gib(8), pins)).plan;
     let expected =
@@ -230,7 +234,7 @@ fn disk_is_counted_as_it_is_written() {
         let footprint = disk(&program, &facts, Bytes::gib(1));
         footprint.parts.iter().find(|part| part.name == name).expect("a part of this name").bytes
     };
-    let none = DiskFacts { keep: 1, side_files: Bytes::ZERO, steps: 0 };
+    let none = DiskFacts { keep: 1, best: false, side_files: Bytes::ZERO, steps: 0 };
     let spec = T5Spec::small();
     let unscaled = T5Spec { scale_head: false, ..spec.clone() };
     let table = Bytes((spec.vocab * spec.d_model) as u64 * 4);
@@ -242,7 +246,10 @@ fn disk_is_counted_as_it_is_written() {
     let records = part(spec.clone(), long, "records");
     assert_eq!(records, part(spec.clone(), none, "records") + Bytes(256_000_000));
     let (one, three) = (DiskFacts { keep: 1, ..none }, DiskFacts { keep: 3, ..none });
-    assert_eq!(part(spec.clone(), three, "checkpoints"), part(spec, one, "checkpoints") * 2);
+    // Besides those kept: one that is being written, and one of an exit.
+    let each = Bytes(part(spec.clone(), one, "checkpoints").0 / 3);
+    assert_eq!(part(spec.clone(), three, "checkpoints"), each * 5);
+    assert_eq!(part(spec, DiskFacts { best: true, ..three }, "checkpoints"), each * 6);
 }
 
 #[test]
@@ -252,11 +259,23 @@ fn a_plan_survives_json() {
             .plan;
     let text = serde_json::to_string(&plan).unwrap();
     assert!(text.contains("\"verdict\":\"fits\""));
-    let back: plimsoll_plan::choose::Plan = serde_json::from_str(&text).unwrap();
+    let back: Plan = serde_json::from_str(&text).unwrap();
     assert_eq!(
         (back.choices, &back.ram, &back.disk, back.verdict),
         (plan.choices, &plan.ram, &plan.disk, plan.verdict)
     );
+}
+
+#[test]
+fn a_plan_of_an_older_version_is_read() {
+    let plan =
+        choose(&job(T5Spec::small(), 8, 64, OptimizerSpec::adafactor(1e-3)), &terms(Bytes::gib(1), Pins::default()))
+            .plan;
+    let mut old = serde_json::to_value(&plan).unwrap();
+    let fields = old.as_object_mut().unwrap();
+    assert!(fields.remove("smallest").is_some() && fields.remove("snapshot").is_some());
+    let back: Plan = serde_json::from_value(old).unwrap();
+    assert_eq!(back, Plan { smallest: Bytes::ZERO, snapshot: false, ..plan });
 }
 
 /// No two tensors that live at the same time overlap, and every op's tensors lie inside the arena's part.

@@ -14,6 +14,8 @@ mod program_log;
 mod weigh;
 mod whose;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 pub use daemon_log::{Deed, Notice, Target, parse_daemon_log};
@@ -67,6 +69,62 @@ pub enum Kind {
     Unknown,
 }
 
+impl Kind {
+    /// Its name in journals and for programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::KernelOomInOurCgroup => "kernel_oom_in_our_cgroup",
+            Kind::KernelOomOfTheHost => "kernel_oom_of_the_host",
+            Kind::OomDaemon { .. } => "oom_daemon",
+            Kind::KilledUnproven { .. } => "killed_unproven",
+            Kind::StoppedByUser => "stopped_by_user",
+            Kind::DiskFull => "disk_full",
+            Kind::IoError => "io_error",
+            Kind::BadData => "bad_data",
+            Kind::NonFinite => "non_finite",
+            Kind::Bug { .. } => "bug",
+            Kind::PowerOrReboot => "power_or_reboot",
+            Kind::CudaOutOfMemory => "cuda_out_of_memory",
+            Kind::AllocationRefused => "allocation_refused",
+            Kind::DoesNotFit => "does_not_fit",
+            Kind::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::KernelOomInOurCgroup => write!(f, "killed by the kernel at the memory limit of its cgroup"),
+            Kind::KernelOomOfTheHost => write!(f, "killed by the kernel because the machine had no memory left"),
+            Kind::OomDaemon { name } => write!(f, "killed by {name} because memory was short"),
+            Kind::KilledUnproven { signal } => write!(f, "killed by signal {signal}, cause unproven"),
+            Kind::StoppedByUser => write!(f, "stopped on request"),
+            Kind::DiskFull => write!(f, "the disk is full"),
+            Kind::IoError => write!(f, "a disk or file system failed"),
+            Kind::BadData => write!(f, "the input is wrong"),
+            Kind::NonFinite => write!(f, "numbers that are not finite"),
+            Kind::Bug { place } => write!(f, "a bug in the program, at {place}"),
+            Kind::PowerOrReboot => write!(f, "the machine went away"),
+            Kind::CudaOutOfMemory => write!(f, "the card's memory ran out"),
+            Kind::AllocationRefused => write!(f, "the system refused memory"),
+            Kind::DoesNotFit => write!(f, "the plan does not fit"),
+            Kind::Unknown => write!(f, "cause unknown"),
+        }
+    }
+}
+
+impl Confidence {
+    /// Its name in journals and for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Confidence::Unproven => "unproven",
+            Confidence::Likely => "likely",
+            Confidence::Proven => "proven",
+        }
+    }
+}
+
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -105,6 +163,31 @@ pub enum Source {
     Disk,
     /// The boot id.
     BootId,
+}
+
+impl Source {
+    /// In words.
+    pub fn told(self) -> &'static str {
+        match self {
+            Source::ExitStatus => "exit status",
+            Source::StopSignal => "stop signal",
+            Source::Stderr => "its own words",
+            Source::CgroupCounters => "cgroup counters",
+            Source::Vmstat => "/proc/vmstat",
+            Source::KernelLog => "kernel log",
+            Source::DaemonLog => "daemon log",
+            Source::Sample => "last sample",
+            Source::Journal => "journal",
+            Source::Disk => "disk",
+            Source::BootId => "boot id",
+        }
+    }
+}
+
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.source.told(), self.text)
+    }
 }
 
 /// A fact that speaks for the cause, or against the obvious guess.

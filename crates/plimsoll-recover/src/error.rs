@@ -5,7 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use plimsoll_machine::Bytes;
+use plimsoll_machine::{Bytes, MachineError};
 
 /// What went wrong while saving, finding or supervising.
 #[derive(Debug, thiserror::Error)]
@@ -189,4 +189,19 @@ pub enum RecoverError {
         /// What the kernel said.
         source: io::Error,
     },
+
+    /// The worker already uses more than the limit that its cgroup was to be given.
+    #[error("`{path}` holds {used}, more than the limit of {limit} that it was to be given")]
+    LeafTooFull {
+        /// The cgroup.
+        path: PathBuf,
+        /// What it uses that cannot be dropped.
+        used: Bytes,
+        /// The limit.
+        limit: Bytes,
+    },
+
+    /// The machine could not be read.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
 }

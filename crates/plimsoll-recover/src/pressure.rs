@@ -31,8 +31,9 @@ pub const SHORTEST_TIME: Duration = Duration::from_secs(20);
 /// Swapped in and out per second from which a run thrashes. Ours, not yet measured (earlyoom assumes that swap fills at
 /// 800 MiB/s at most).
 pub const THRASH_PER_SECOND: Bytes = Bytes::mib(10);
-/// With less disk than this not even the journal can be kept. Ours.
-pub const DISK_FLOOR: Bytes = Bytes::mib(100);
+/// What the headroom of a quiet machine trembles by: charges that cores hold back, page cache on its way to the disk (a
+/// save has two windows of 8 MiB there). A smaller change is no pressure.
+pub const TREMBLE: Bytes = Bytes::mib(16);
 /// How long all must be calm before the answer is `Fine` again: systemd-oomd's default duration.
 pub const CALM: Duration = Duration::from_secs(30);
 
@@ -209,7 +210,7 @@ fn alarm(recent: &[Sample], sample: &Sample, limits: &Limits) -> Option<Why> {
     if let Some(gone_in) = time_to_limit(recent).filter(|time| *time < save_twice) {
         return Some(Why::HeadroomFalls { gone_in, headroom });
     }
-    if headroom.0 < limits.reserve.0 / 2 {
+    if headroom.0 < limits.reserve.0 / 2 && limits.reserve.saturating_sub(headroom) > TREMBLE {
         return Some(Why::HeadroomLow { headroom, reserve: limits.reserve });
     }
     if let Some(percent) = sample.stall_full.filter(|percent| *percent >= STALL_SAVE) {
@@ -225,13 +226,10 @@ fn alarm(recent: &[Sample], sample: &Sample, limits: &Limits) -> Option<Why> {
     last_chance.then_some(Why::DiskFills { free: disk_free, checkpoint })
 }
 
-/// A condition that a save does not cure.
+/// A condition that a save does not cure. A full disk is none: a run that cannot save had better go on until it can.
 fn hard(recent: &[Sample], sample: &Sample, limits: &Limits) -> Option<Why> {
-    let Sample { headroom, disk_free, .. } = *sample;
-    if disk_free < DISK_FLOOR {
-        return Some(Why::DiskFills { free: disk_free, checkpoint: limits.checkpoint });
-    }
-    if headroom.0 < limits.reserve.0 / 4 {
+    let headroom = sample.headroom;
+    if headroom.0 < limits.reserve.0 / 4 && limits.reserve.saturating_sub(headroom) > TREMBLE {
         return Some(Why::HeadroomLow { headroom, reserve: limits.reserve });
     }
     if let Some(percent) = sample.stall_full.filter(|percent| *percent >= STALL_SHRINK) {
@@ -251,15 +249,11 @@ fn calm(recent: &[Sample], sample: &Sample, limits: &Limits) -> bool {
         && sample.stall_full.is_none_or(|percent| percent < STALL_SAVE / 2.0)
         && (sample.swap_used == Bytes::ZERO
             || sample.swap_in.saturating_add(sample.swap_out).0 < THRASH_PER_SECOND.0 / 2)
-        && disk >= DISK_FLOOR.0 * 2
         && (disk < checkpoint || disk >= checkpoint.saturating_mul(2))
 }
 
 /// The plan that gives the machine back what it lacks, or a stop where there is none.
 fn give_way(sample: &Sample, limits: &Limits, why: Why) -> Pressure {
-    if matches!(why, Why::DiskFills { .. }) {
-        return Pressure::Stop { why };
-    }
     // What did not fit is what the reserve lacks or what lies in swap; a twentieth is the least worth a restart.
     let lacking = limits.reserve.saturating_sub(sample.headroom).max(sample.swap_used).max(Bytes(limits.plan.0 / 20));
     let to = limits.plan.saturating_sub(lacking);

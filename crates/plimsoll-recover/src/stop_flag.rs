@@ -1,39 +1,58 @@
-//! The worker's side of a stop: a flag that signals set and the training loop reads between steps.
+//! The worker's side of what it is asked by signal: flags that the training loop reads between steps.
 //!
 //! A signal that was being ignored when the process started (`nohup`, `&` in a script) stays ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::RecoverError;
 
-/// Whether somebody has asked this process to save and stop.
+/// What somebody has asked this process to do.
 #[derive(Clone, Debug)]
-pub struct StopFlag(Arc<AtomicBool>);
+pub struct StopFlag(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    stop: Arc<AtomicBool>,
+    hand_over: Arc<AtomicBool>,
+    save: Arc<AtomicBool>,
+}
 
 impl StopFlag {
-    /// Takes over `SIGTERM`, `SIGINT` and `SIGHUP` for the rest of the process's life.
+    /// Takes over `SIGTERM`, `SIGINT` and `SIGHUP` (stop), `SIGUSR2` (hand over to another worker) and `SIGUSR1` (save)
+    /// for the rest of the process's life.
     pub fn install() -> Result<StopFlag, RecoverError> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
-            if signal != SIGTERM && is_ignored(signal) {
+        let asked = Asked::default();
+        let flags = [SIGTERM, SIGINT, SIGHUP].map(|signal| (signal, &asked.stop));
+        for (signal, flag) in flags.into_iter().chain([(SIGUSR2, &asked.hand_over), (SIGUSR1, &asked.save)]) {
+            if [SIGINT, SIGHUP].contains(&signal) && is_ignored(signal) {
                 continue;
             }
-            signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(|source| not_taken(signal, source))?;
+            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(|source| not_taken(signal, source))?;
         }
-        Ok(StopFlag(flag))
+        Ok(StopFlag(Arc::new(asked)))
     }
 
-    /// Whether a stop was asked for.
+    /// Whether to save and end, for whatever reason.
     pub fn requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.stop.load(Ordering::Relaxed) || self.0.hand_over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the reason is that another worker goes on.
+    pub fn handing_over(&self) -> bool {
+        self.0.hand_over.load(Ordering::Relaxed) && !self.0.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether to save and go on; asked once for each time.
+    pub fn take_save(&self) -> bool {
+        self.0.save.swap(false, Ordering::Relaxed)
     }
 
     /// Asks for a stop from inside the process.
     pub fn request(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.stop.store(true, Ordering::Relaxed);
     }
 }
 

@@ -3,13 +3,15 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use plimsoll_machine::Bytes;
-use plimsoll_recover::{Events, Exit, ExitCode, Outcome, StopFlag, supervise};
+use plimsoll_recover::{Beat, Events, Exit, ExitCode, Outcome, StopFlag, StopSignal, Terms, Wish, supervise};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 const WORKER: &str = "PLIMSOLL_TEST_WORKER";
+const WITHIN: &str = "PLIMSOLL_TEST_WITHIN";
 
 fn again(entry: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -45,6 +47,19 @@ fn worker_process() {
             say("saved");
             end_with(i32::from(ExitCode::Stopped.code()));
         }
+        "hands over" => {
+            while !flag.handing_over() {
+                std::thread::yield_now();
+            }
+            end_with(i32::from(ExitCode::Stopped.code()));
+        }
+        "saves and goes on" => {
+            while !flag.take_save() {
+                std::thread::yield_now();
+            }
+            assert!(!flag.requested());
+            end_with(0);
+        }
         "stubborn" => {
             let mut said = false;
             loop {
@@ -71,9 +86,22 @@ fn supervisor_process() {
         return;
     }
     let mut events = Events::install().unwrap();
-    let outcome = supervise(&mut again("worker_process"), &mut events).unwrap();
-    let Outcome { exit, stopped_by_user, peak, own_peak } = outcome;
-    say(&format!("outcome {exit:?} stopped {stopped_by_user} peak {} own {}", peak.0, own_peak.0));
+    let within = std::env::var(WITHIN).ok().map(|ms| Duration::from_millis(ms.parse().unwrap()));
+    let terms = Terms { stop_within: within, ..Terms::default() };
+    let role = std::env::var(WORKER).unwrap();
+    let outcome = supervise(&mut again("worker_process"), &mut events, terms, |beat| match (beat, role.as_str()) {
+        (Beat::Started(_), _) => Wish::GoOn,
+        (_, "hands over") => Wish::HandOver,
+        (_, "saves and goes on") => Wish::Save,
+        _ => Wish::GoOn,
+    });
+    let Outcome { exit, stopped_by, cut_short, handed_over, peak, own_peak } = outcome.as_ref().unwrap();
+    let stopped = stopped_by.is_some();
+    say(&format!(
+        "outcome {exit:?} stopped {stopped} peak {} own {} cut {cut_short} handed {handed_over}",
+        peak.0, own_peak.0
+    ));
+    let outcome = outcome.unwrap();
     end_with(i32::from(outcome.exit_code().code()));
 }
 
@@ -86,7 +114,14 @@ struct Supervisor {
 
 impl Supervisor {
     fn start(role: &str, ignored: Option<Signal>) -> Supervisor {
+        Supervisor::start_with(role, ignored, None)
+    }
+
+    fn start_with(role: &str, ignored: Option<Signal>, within: Option<&str>) -> Supervisor {
         let mut command = again("supervisor_process");
+        if let Some(within) = within {
+            command.env(WITHIN, within);
+        }
         command.env(WORKER, role).stdout(Stdio::piped()).stderr(Stdio::null());
         // SAFETY: only dispositions are set between fork and exec.
         unsafe {
@@ -170,6 +205,24 @@ fn a_second_stop_ends_a_worker_that_does_not_listen() {
 }
 
 #[test]
+fn a_stop_that_takes_too_long_is_cut_short() {
+    let mut supervisor = Supervisor::start_with("stubborn", None, Some("200"));
+    supervisor.send(Signal::TERM);
+    supervisor.until("asked");
+    let (outcome, status) = supervisor.end();
+    assert!(outcome.starts_with("Killed(9) stopped true") && outcome.contains("cut true"), "{outcome}");
+    assert_eq!(status.code(), Some(4));
+}
+
+#[test]
+fn a_wish_reaches_the_worker_as_what_it_is() {
+    let (outcome, _) = Supervisor::start("hands over", None).end();
+    assert!(outcome.starts_with("Exited(4) stopped false") && outcome.contains("handed true"), "{outcome}");
+    let (outcome, _) = Supervisor::start("saves and goes on", None).end();
+    assert!(outcome.starts_with("Exited(0) stopped false") && outcome.contains("handed false"), "{outcome}");
+}
+
+#[test]
 fn a_kill_from_outside_is_reported_as_that_signal_and_no_stop() {
     let supervisor = Supervisor::start("stubborn", None);
     let pid = Pid::from_raw(supervisor.worker as i32).unwrap();
@@ -236,11 +289,13 @@ fn the_peak_is_the_workers_and_the_supervisor_stays_small() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let mut events = Events::install().unwrap();
-    let error = supervise(&mut Command::new("/no/such/plimsoll"), &mut events).unwrap_err();
+    let terms = Terms::default();
+    let error = supervise(&mut Command::new("/no/such/plimsoll"), &mut events, terms, |_| Wish::GoOn).unwrap_err();
     assert!(error.to_string().starts_with("could not start `/no/such/plimsoll`"), "{error}");
-    let killed = |stopped_by_user| {
-        let outcome = Outcome { exit: Exit::Killed(9), stopped_by_user, peak: Bytes::ZERO, own_peak: Bytes::ZERO };
-        outcome.exit_code()
+    let killed = |stopped_by| {
+        let exit = Exit::Killed(9);
+        let (cut_short, handed_over, peak, own_peak) = (false, false, Bytes::ZERO, Bytes::ZERO);
+        Outcome { exit, stopped_by, cut_short, handed_over, peak, own_peak }.exit_code()
     };
-    assert_eq!((killed(true), killed(false)), (ExitCode::Stopped, ExitCode::Failed));
+    assert_eq!((killed(Some(StopSignal::Interrupt)), killed(None)), (ExitCode::Stopped, ExitCode::Failed));
 }

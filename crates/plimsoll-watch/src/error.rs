@@ -1,5 +1,6 @@
 //! What can be wrong with a journal or a summary, as facts.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// What went wrong while recording or reading a run.
@@ -31,5 +32,21 @@ pub enum WatchError {
         column: usize,
         /// What the parser says.
         problem: String,
+    },
+
+    /// Another program has the page's port.
+    #[error("`{address}` is taken: another program listens there")]
+    PortTaken {
+        /// Where the page should have been.
+        address: SocketAddr,
+    },
+
+    /// The page cannot have its address.
+    #[error("cannot listen on `{address}`")]
+    NoAddress {
+        /// Where the page should have been.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
     },
 }

@@ -458,6 +458,19 @@ pub fn read(path: &Path) -> Result<Reading, WatchError> {
     Ok(Reading { records, cut: None })
 }
 
+/// The last records of a journal, as many as lie whole within its last `most` bytes; what is no record is passed over.
+pub fn last(path: &Path, most: Bytes) -> Result<Vec<Record>, WatchError> {
+    let mut file = fs::File::open(path)?;
+    let start = file.metadata()?.len().saturating_sub(most.0);
+    file.seek(SeekFrom::Start(start))?;
+    let mut text = Vec::new();
+    file.take(most.0).read_to_end(&mut text)?;
+    let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let first = if start == 0 { 0 } else { text.iter().position(|&byte| byte == b'\n').map_or(whole, |end| end + 1) };
+    let lines = text.get(first..whole).unwrap_or_default().split(|&byte| byte == b'\n');
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
 /// The length of `file` up to its last line end, looked for from the back.
 fn whole_lines(file: &mut fs::File, length: u64) -> Result<u64, WatchError> {
     let mut block = [0; 4096];

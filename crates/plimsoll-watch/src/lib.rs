@@ -9,9 +9,13 @@ mod loss;
 mod number;
 mod progress;
 mod summary;
+pub mod terminal;
+pub mod view;
+pub mod web;
 
 pub use error::WatchError;
-pub use journal::{Cut, Event, Journal, Moment, Reading, Record, SaveReason, Seen, read};
+pub use journal::{Cut, Event, Journal, Moment, Reading, Record, SaveReason, Seen, last, read};
 pub use loss::{effective_losses, losses};
 pub use progress::{Progress, Rhythm, Shown, StepView, Target, due};
 pub use summary::{EvalResult, Summary};
+pub use view::{Tail, View};

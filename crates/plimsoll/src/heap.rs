@@ -5,7 +5,8 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::io::Write;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// Whose heap an allocation is; that of untagged threads (start-up, journal, screen) is counted at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,18 +48,41 @@ fn changed(bytes: i64, allocations: u64) {
     }
 }
 
+/// Where a refusal is told; -1 is nowhere.
+static TOLD_TO: AtomicI32 = AtomicI32::new(-1);
+
+/// From here on a refused allocation is told to the supervisor's descriptor: a program that gets no memory is ended by
+/// the language without another word of ours.
+pub fn on_refusal(news: Option<i32>) {
+    TOLD_TO.store(news.unwrap_or(-1), Relaxed);
+}
+
+/// Passes `at` on; where there is none, tells how much was refused, without allocating.
+fn given(at: *mut u8, size: usize) -> *mut u8 {
+    let fd = TOLD_TO.load(Relaxed);
+    if at.is_null() && fd >= 0 {
+        let mut line = [0u8; 64];
+        let mut left = &mut line[..];
+        let _ = writeln!(left, "{{\"refused\":{{\"bytes\":{size}}}}}");
+        let length = 64 - left.len();
+        // SAFETY: `length` bytes of the buffer are there; a descriptor that is gone is an error of the call.
+        unsafe { libc::write(fd, line.as_ptr().cast(), length) };
+    }
+    at
+}
+
 // SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of the caller.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         changed(layout.size() as i64, 1);
         // SAFETY: the caller's layout.
-        unsafe { System.alloc(layout) }
+        given(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         changed(layout.size() as i64, 1);
         // SAFETY: the caller's layout.
-        unsafe { System.alloc_zeroed(layout) }
+        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
@@ -70,7 +94,7 @@ unsafe impl GlobalAlloc for Counted {
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         changed(size as i64 - layout.size() as i64, 1);
         // SAFETY: the caller's pointer and layout.
-        unsafe { System.realloc(at, layout, size) }
+        given(unsafe { System.realloc(at, layout, size) }, size)
     }
 }
 
@@ -90,6 +114,11 @@ pub fn on_behalf<R>(role: Role, f: impl FnOnce() -> R) -> R {
 /// Allocations of a role so far.
 pub fn allocations(role: Role) -> u64 {
     COUNTERS[role as usize].allocations.load(Relaxed)
+}
+
+/// The bytes that a role holds now.
+pub fn held(role: Role) -> u64 {
+    COUNTERS[role as usize].held.load(Relaxed).max(0) as u64
 }
 
 /// The most bytes that a role held.

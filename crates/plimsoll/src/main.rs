@@ -1,6 +1,8 @@
 //! The binary: what was said (args), what it means (settings), then a verb.
 
 mod args;
+mod doctor;
+mod guard;
 mod heap;
 mod inference;
 mod job;
@@ -51,6 +53,6 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Watch(args) => verbs::watch::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Mirror(args) => verbs::mirror::run(args),
-        Verb::Worker(args) => worker::run(&args.run),
+        Verb::Worker(args) => worker::run(args),
     }
 }

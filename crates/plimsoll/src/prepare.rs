@@ -146,17 +146,19 @@ pub fn prepare(
         let eval = eval_facts.as_ref().map_or(Bytes::ZERO, |f| heap_of(f, samples, 1));
         heap_of(&facts, samples, threads) + eval
     };
-    let pins = match held {
-        Some(pins) => pins,
-        None => pins(settings, &spec)?,
-    };
+    let pins = pins(settings, &spec)?;
     let Budgets { ram, ram_there, disk, disk_there } = budget::budgets(settings, supervisor, &root, run, &mut remarks)?;
     let mut terms = Terms {
         ram,
         ram_there,
         disk,
         disk_there,
-        disk_facts: DiskFacts { keep: settings.keep as usize, side_files: side_files(&settings.model)?, steps },
+        disk_facts: DiskFacts {
+            keep: settings.keep as usize,
+            best: eval.is_some(),
+            side_files: side_files(&settings.model)?,
+            steps,
+        },
         overheads: Overheads {
             program: at_start.rss,
             tokenizer: tokenizer_bytes,
@@ -166,10 +168,13 @@ pub fn prepare(
             checkpoint_writer: plimsoll_recover::checkpoint::BUFFER + Bytes::kib(512),
             evaluation: eval_facts.as_ref().map_or(Bytes::ZERO, |f| Bytes(f.row_texts_bytes()) + Bytes::kib(512)),
             stack: STACK,
+            mirror: Bytes::ZERO,
         },
         rates,
         loader_rate,
         pins,
+        held,
+        saves: settings.save_every.is_some() || settings.save_minutes.is_some(),
         loader: &loader,
     };
     // Planned twice: the first plan's tapes are themselves memory, and are there when the second looks.
@@ -258,6 +263,7 @@ fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {
         loss_chunk: number(said.loss_chunk),
         optimizer_in_backward: said.optimizer_in_backward,
         loader_threads: number(said.loader_threads),
+        snapshot: said.snapshot,
     })
 }
 

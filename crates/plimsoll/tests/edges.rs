@@ -14,6 +14,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("plimsoll-engine", "plimsoll-plan"),
     ("plimsoll-watch", "plimsoll-machine"),
     ("plimsoll-recover", "plimsoll-machine"),
+    ("plimsoll-mirror", "plimsoll-machine"),
+    ("plimsoll-mirror", "plimsoll-recover"),
     ("plimsoll-launch", "plimsoll-plan"),
     ("plimsoll-launch", "plimsoll-recover"),
 ];
@@ -27,6 +29,7 @@ const CRATES: &[&str] = &[
     "plimsoll-engine",
     "plimsoll-watch",
     "plimsoll-recover",
+    "plimsoll-mirror",
     "plimsoll-launch",
 ];
 

@@ -23,6 +23,11 @@ pub fn sum_of_squares(cores: Cores, values: &[f32]) -> f64 {
 
 leveled! {
     fn squares(values: &[f32]) -> f64 {
-        values.chunks(1024).map(|c| f64::from(dot(c, c))).sum()
+        // A loop: in a closure of an iterator the instruction set level is lost, and with it a factor of ten.
+        let mut sum = 0.0f64;
+        for chunk in values.chunks(1024) {
+            sum += f64::from(dot(chunk, chunk));
+        }
+        sum
     }
 }

@@ -119,7 +119,7 @@ pub fn batches(spec: &T5Spec, count: usize, rows: usize, lens: (usize, usize), r
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
     pub losses: Vec<f64>,
-    pub norms: Vec<Option<f64>>,
+    pub norms: Vec<f64>,
     pub weights: Vec<Vec<f32>>,
 }
 

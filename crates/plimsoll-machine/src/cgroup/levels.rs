@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::cgroup::stat::{MemoryStat, parse_memory_stat, reclaimable};
-use crate::cgroup::{CgroupVersion, Level, Limit, Place};
+use crate::cgroup::{CgroupVersion, Level, Limit, Place, Usage};
 use crate::lines::{lone_limit, lone_number};
 use crate::{Bytes, MachineError, Root};
 
@@ -18,6 +18,15 @@ pub(crate) fn read_levels(root: &Root, place: &Place) -> Result<Vec<Level>, Mach
             place.chain.iter().filter_map(|dir| read_v2_level(root, dir).transpose()).collect::<Result<_, _>>()
         }
     }
+}
+
+/// What one cgroup uses.
+pub(crate) fn read_usage(root: &Root, version: CgroupVersion, dir: &Path) -> Result<Usage, MachineError> {
+    let file = match version {
+        CgroupVersion::V1 => "memory.usage_in_bytes",
+        CgroupVersion::V2 => "memory.current",
+    };
+    Ok(Usage { current: number_in(root, dir, file)?, reclaimable: reclaimable(&stat_in(root, dir, version)?) })
 }
 
 fn read_v2_level(root: &Root, dir: &Path) -> Result<Option<Level>, MachineError> {

@@ -6,7 +6,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::cgroup::CgroupVersion;
+use crate::cgroup::{CgroupVersion, Place};
 use crate::lines::misread;
 use crate::{MachineError, Mount, Root};
 
@@ -48,16 +48,6 @@ pub fn parse_membership(path: &Path, text: &str) -> Result<Membership, MachineEr
         }
     }
     Ok(found)
-}
-
-/// A cgroup's folder and those of its ancestors, as far as they are shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub version: CgroupVersion,
-    /// The name in `/proc/self/cgroup`.
-    pub name: String,
-    /// The process's own folder first, the mount point last; never empty.
-    pub chain: Vec<PathBuf>,
 }
 
 pub(crate) fn read_membership(root: &Root) -> Result<Membership, MachineError> {

@@ -4,8 +4,10 @@
 //! which need not be the one with the smallest limit. The decisions here take values; `locate` finds the folders and
 //! `levels` reads them. Nothing here knows the RAM of the machine.
 
+mod counters;
 mod levels;
 mod locate;
+mod place;
 mod quota;
 mod stat;
 
@@ -15,9 +17,11 @@ use serde::Serialize;
 
 use crate::{Bytes, Pressure, Sighting};
 
+pub use counters::MemoryCounters;
 pub(crate) use levels::read_levels;
+pub(crate) use locate::locate_memory;
 pub use locate::{Membership, parse_membership};
-pub(crate) use locate::{Place, locate_memory};
+pub use place::{Place, Usage};
 pub(crate) use quota::read_quota;
 pub use stat::{MemoryStat, parse_memory_stat, reclaimable};
 

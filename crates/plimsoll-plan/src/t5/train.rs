@@ -94,14 +94,12 @@ impl Pass<'_> {
     }
 }
 
-/// The update of every parameter from persistent gradients, after their norm where it is asked for.
-pub fn update_tape(store: &Store, clip: bool) -> Tape {
+/// The update of every parameter from persistent gradients. Their norm comes first: it says whether they are finite.
+pub fn update_tape(store: &Store) -> Tape {
     let mut tape = Tape::over(store);
     let gradient =
         |weight: Id| store.gradients[weight.0 as usize].expect("the update tape is for persistent gradients");
-    if clip {
-        tape.push(Op::GradientNorm { gradients: store.gradients.iter().flatten().copied().collect() });
-    }
+    tape.push(Op::GradientNorm { gradients: store.gradients.iter().flatten().copied().collect() });
     for (at, place) in store.params.iter().enumerate() {
         let (grad, state) = (gradient(place.weight), place.state.clone());
         tape.push(Op::Update { param: at, weight: place.weight, grad, state });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Sample;
+use super::{Sample, TREMBLE};
 
 /// How many of the last samples make the slope: at one a second, the 10 s window of PSI and systemd-oomd.
 pub const TREND_SAMPLES: usize = 10;
@@ -33,6 +33,10 @@ pub fn time_to_limit(samples: &[Sample]) -> Option<Duration> {
     let slope_error = (error / spread).sqrt();
     // A page a second is no slope.
     if slope > -4096.0 || -slope < SIGNIFICANT * slope_error {
+        return None;
+    }
+    let fall = -slope * (points.last()?.0 - points[0].0);
+    if fall < TREMBLE.0 as f64 {
         return None;
     }
     let seconds = points.last()?.1 / -slope;

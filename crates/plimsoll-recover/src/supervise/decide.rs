@@ -13,6 +13,29 @@ pub enum StopSignal {
     HangUp,
 }
 
+impl StopSignal {
+    /// Its number.
+    pub const fn number(self) -> i32 {
+        match self {
+            StopSignal::Interrupt => signal_hook::consts::SIGINT,
+            StopSignal::Terminate => signal_hook::consts::SIGTERM,
+            StopSignal::HangUp => signal_hook::consts::SIGHUP,
+        }
+    }
+}
+
+/// What whoever watches the worker wishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing.
+    #[default]
+    GoOn,
+    /// A checkpoint, and then on.
+    Save,
+    /// A checkpoint, and an end: another worker is to go on, under another plan.
+    HandOver,
+}
+
 /// Everything that the supervisor waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -20,6 +43,10 @@ pub enum Event {
     ChildExited(Exit),
     /// We were asked to stop.
     Signal(StopSignal),
+    /// The watcher wishes something.
+    Wish(Wish),
+    /// The time that a stop may take is over.
+    TimeIsUp,
 }
 
 /// What has been asked of the worker so far.
@@ -27,6 +54,8 @@ pub enum Event {
 pub enum Phase {
     /// Nothing: it trains.
     Running,
+    /// To save and make room for another worker.
+    HandingOver,
     /// To save and end.
     Stopping,
     /// It has been killed.
@@ -38,7 +67,11 @@ pub enum Phase {
 pub enum Action {
     /// Nothing; wait for the next event.
     Wait,
-    /// Send the worker `SIGTERM`: it saves and ends with status 4.
+    /// Send the worker `SIGUSR1`: it saves and goes on.
+    AskToSave,
+    /// Send the worker `SIGUSR2`: it saves and ends with status 4.
+    AskToHandOver,
+    /// Send the worker `SIGTERM`: it saves, says so, and ends with status 4.
     AskToStop,
     /// Send the worker's group `SIGKILL`.
     KillNow,
@@ -46,15 +79,18 @@ pub enum Action {
     Finish(Exit),
 }
 
-/// The next phase, and what to do. The first stop asks, the second insists; a closing terminal never insists, since the
-/// kernel and the shell each send their `SIGHUP` for one and the same closing.
+/// The next phase, and what to do. The first stop asks, the second insists, and so does the end of the time that a stop
+/// may take; a closing terminal never insists, since the kernel and the shell each send their `SIGHUP` for one and the
+/// same closing. A stop outweighs a handing over that has begun.
 pub fn decide(phase: Phase, event: Event) -> (Phase, Action) {
     match (phase, event) {
         (phase, Event::ChildExited(exit)) => (phase, Action::Finish(exit)),
-        (Phase::Running, Event::Signal(_)) => (Phase::Stopping, Action::AskToStop),
+        (Phase::Running | Phase::HandingOver, Event::Signal(_)) => (Phase::Stopping, Action::AskToStop),
         (Phase::Stopping, Event::Signal(StopSignal::HangUp)) => (Phase::Stopping, Action::Wait),
-        (Phase::Stopping, Event::Signal(_)) => (Phase::Killing, Action::KillNow),
-        (Phase::Killing, Event::Signal(_)) => (Phase::Killing, Action::Wait),
+        (Phase::Stopping, Event::Signal(_) | Event::TimeIsUp) => (Phase::Killing, Action::KillNow),
+        (Phase::Running, Event::Wish(Wish::Save)) => (Phase::Running, Action::AskToSave),
+        (Phase::Running, Event::Wish(Wish::HandOver)) => (Phase::HandingOver, Action::AskToHandOver),
+        (phase, Event::Signal(_) | Event::Wish(_) | Event::TimeIsUp) => (phase, Action::Wait),
     }
 }
 
@@ -63,11 +99,14 @@ mod tests {
     use super::*;
 
     const SIGNALS: [StopSignal; 3] = [StopSignal::Interrupt, StopSignal::Terminate, StopSignal::HangUp];
+    const PHASES: [Phase; 4] = [Phase::Running, Phase::HandingOver, Phase::Stopping, Phase::Killing];
 
     #[test]
     fn the_first_stop_of_any_kind_asks_the_worker_to_save() {
         for signal in SIGNALS {
-            assert_eq!(decide(Phase::Running, Event::Signal(signal)), (Phase::Stopping, Action::AskToStop));
+            for phase in [Phase::Running, Phase::HandingOver] {
+                assert_eq!(decide(phase, Event::Signal(signal)), (Phase::Stopping, Action::AskToStop));
+            }
         }
     }
 
@@ -86,8 +125,29 @@ mod tests {
     }
 
     #[test]
+    fn time_that_is_up_ends_a_stop_and_nothing_else() {
+        for phase in PHASES {
+            let (next, action) = decide(phase, Event::TimeIsUp);
+            assert_eq!(action == Action::KillNow, phase == Phase::Stopping);
+            assert_eq!(next == Phase::Killing, [Phase::Stopping, Phase::Killing].contains(&phase));
+        }
+    }
+
+    #[test]
+    fn a_wish_is_granted_only_while_nothing_else_was_asked() {
+        assert_eq!(decide(Phase::Running, Event::Wish(Wish::Save)), (Phase::Running, Action::AskToSave));
+        let handed = decide(Phase::Running, Event::Wish(Wish::HandOver));
+        assert_eq!(handed, (Phase::HandingOver, Action::AskToHandOver));
+        for phase in [Phase::HandingOver, Phase::Stopping, Phase::Killing] {
+            for wish in [Wish::GoOn, Wish::Save, Wish::HandOver] {
+                assert_eq!(decide(phase, Event::Wish(wish)), (phase, Action::Wait));
+            }
+        }
+    }
+
+    #[test]
     fn the_workers_end_is_the_end_in_every_phase() {
-        for phase in [Phase::Running, Phase::Stopping, Phase::Killing] {
+        for phase in PHASES {
             let exit = Exit::Killed(9);
             assert_eq!(decide(phase, Event::ChildExited(exit)), (phase, Action::Finish(exit)));
         }

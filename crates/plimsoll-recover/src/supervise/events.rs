@@ -4,10 +4,11 @@
 //! `&` in a script) stays ignored.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::SigId;
@@ -49,32 +50,69 @@ impl Events {
         Ok(events)
     }
 
-    /// Waits for the next signal; `None` when it only says that some child changed.
-    pub(super) fn next(&mut self) -> Result<Option<StopSignal>, RecoverError> {
+    /// Waits for the next signal, for `other` to be readable, or until `until`.
+    pub(super) fn wait(&mut self, other: Option<BorrowedFd>, until: Instant) -> Result<Woken, RecoverError> {
         let mut byte = [0];
         loop {
             match rustix::io::read(&self.read, &mut byte) {
                 Ok(1) => break,
                 Ok(_) => return Err(broken("read", Errno::PIPE)),
-                Err(Errno::AGAIN) => self.wait()?,
-                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {}
+                Err(Errno::INTR) => continue,
                 Err(error) => return Err(broken("read", error)),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = [PollFd::new(&self.read, PollFlags::IN), PollFd::new(&self.read, PollFlags::empty())];
+            if let Some(other) = &other {
+                fds[1] = PollFd::new(other, PollFlags::IN);
+            }
+            match poll(&mut fds[..1 + usize::from(other.is_some())], Some(&time)) {
+                Ok(0) if until <= Instant::now() => return Ok(Woken::Late),
+                Ok(_) if fds[0].revents().is_empty() && !fds[1].revents().is_empty() => return Ok(Woken::Readable),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(broken("poll", error)),
             }
         }
         Ok(match i32::from(byte[0]) {
-            SIGINT => Some(StopSignal::Interrupt),
-            SIGTERM => Some(StopSignal::Terminate),
-            SIGHUP => Some(StopSignal::HangUp),
-            _ => None,
+            SIGINT => Woken::Signal(StopSignal::Interrupt),
+            SIGTERM => Woken::Signal(StopSignal::Terminate),
+            SIGHUP => Woken::Signal(StopSignal::HangUp),
+            _ => Woken::Child,
         })
     }
 
-    fn wait(&self) -> Result<(), RecoverError> {
-        match poll(&mut [PollFd::new(&self.read, PollFlags::IN)], None) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(broken("poll", error)),
+    /// A stop that was asked for and that nobody has waited for yet; children that changed are forgotten.
+    pub fn pending(&mut self) -> Result<Option<StopSignal>, RecoverError> {
+        loop {
+            match self.wait(None, Instant::now())? {
+                Woken::Signal(signal) => return Ok(Some(signal)),
+                Woken::Child => {}
+                Woken::Readable | Woken::Late => return Ok(None),
+            }
         }
     }
+
+    /// Waits until a stop is asked for, some child changes, or `until`.
+    pub fn rest(&mut self, until: Instant) -> Result<Option<StopSignal>, RecoverError> {
+        Ok(match self.wait(None, until)? {
+            Woken::Signal(signal) => Some(signal),
+            Woken::Child | Woken::Readable | Woken::Late => None,
+        })
+    }
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// We were asked to stop.
+    Signal(StopSignal),
+    /// Some child changed.
+    Child,
+    /// The other descriptor has something.
+    Readable,
+    /// The time came.
+    Late,
 }
 
 impl Drop for Events {

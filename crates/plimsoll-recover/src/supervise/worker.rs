@@ -4,18 +4,19 @@
 //! nor group number can have passed to a stranger when a signal is sent.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use fs_err as fs;
 use plimsoll_machine::Bytes;
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, kill_process_group,
     set_parent_process_death_signal, waitid,
 };
 
-use super::Exit;
+use super::{Exit, NewsWriter, Terms};
 use crate::RecoverError;
 
 /// How much likelier than us the kernel shall find the worker when memory runs out (of 1000).
@@ -26,9 +27,22 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(command: &mut Command) -> Result<Worker, RecoverError> {
+    /// Starts it, in the cgroup whose `cgroup.procs` is given, and with its end of the pipe of news.
+    pub(super) fn start(
+        command: &mut Command,
+        terms: &mut Terms,
+        news: Option<&NewsWriter>,
+    ) -> Result<Worker, RecoverError> {
         let supervisor = getpid();
+        let (door, news) = (terms.door.take(), news.map(NewsWriter::number));
         let prepare = move || {
+            if let Some(door) = &door {
+                door.enter()?;
+            }
+            if let Some(number) = news {
+                // SAFETY: open in the parent until `spawn` has returned, and so in the child.
+                rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::empty())?;
+            }
             set_parent_process_death_signal(Some(Signal::TERM))?;
             // The supervisor may have died before the line above took effect; then nobody would ever tell us.
             if getppid() != Some(supervisor) {
@@ -50,7 +64,7 @@ impl Worker {
                 return Err(RecoverError::NotStarted { program, source });
             }
         };
-        raise_oom_score(pid);
+        raise_oom_score(pid, terms.oom_score);
         Ok(Worker { pid })
     }
 
@@ -68,6 +82,18 @@ impl Worker {
             exited.or_else(|| status.terminating_signal().map(Exit::Killed))
         });
         Ok(exit)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get() as u32
+    }
+
+    pub(super) fn ask_to_save(&self) -> Result<(), RecoverError> {
+        kill_process(self.pid, Signal::USR1).map_err(|error| self.failed("kill", error))
+    }
+
+    pub(super) fn ask_to_hand_over(&self) -> Result<(), RecoverError> {
+        kill_process(self.pid, Signal::USR2).map_err(|error| self.failed("kill", error))
     }
 
     pub(super) fn ask_to_stop(&self) -> Result<(), RecoverError> {
@@ -110,9 +136,9 @@ impl Worker {
 }
 
 /// Makes the worker, not us, the kernel's choice. Some containers forbid it; the run is no worse off than before.
-fn raise_oom_score(pid: Pid) {
-    let ours = fs::read_to_string("/proc/self/oom_score_adj").ok();
-    let ours: i32 = ours.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+fn raise_oom_score(pid: Pid, ours: Option<i32>) {
+    let now = || fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok();
+    let ours: i32 = ours.or_else(now).unwrap_or(0);
     let raised = (ours + OOM_RAISE).min(1000).to_string();
     let _ = fs::write(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero()), raised);
 }

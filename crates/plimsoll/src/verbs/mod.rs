@@ -3,9 +3,11 @@
 pub mod checkpoints;
 pub mod doctor;
 pub mod eval;
+pub mod fetch;
 pub mod generate;
 pub mod mirror;
 pub mod plan;
 pub mod probe;
 pub mod train;
+pub mod transfer;
 pub mod watch;

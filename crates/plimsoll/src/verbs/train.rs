@@ -1,18 +1,18 @@
 //! `plimsoll train` and `plimsoll resume`: the supervisor's side. The work is done by a process of its own.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use plimsoll_recover::checkpoint::State;
-use plimsoll_recover::{Events, Exit as ChildExit, RecoverError, RunLock, checkpoint, supervise};
+use plimsoll_recover::{Events, RecoverError, RunLock};
 use plimsoll_watch::Summary;
 
 use crate::args::{ResumeArgs, TrainArgs};
+use crate::guard::{Charge, guard};
 use crate::job::run_folder;
 use crate::prepare::{Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
+use crate::verbs::fetch;
 
 /// How long `resume` waits for a worker that is still saving.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,8 +38,9 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     let lock = take(folder)?;
     run_folder::is_unused(folder)?;
     settings.write_run(folder)?;
+    let charge = Charge::of(&settings);
     drop(settings);
-    let result = guard(folder, &lock, events);
+    let result = guard(folder, charge, &lock, events);
     if matches!(&result, Err(fail) if matches!(fail.exit, Exit::BadInput | Exit::DoesNotFit))
         && !run_folder::holds_run(folder)
     {
@@ -50,7 +51,14 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
 
 /// Goes on with a run; one that is finished is said to be so and left alone.
 pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
-    let folder = &args.run;
+    let fetched;
+    let folder = if fetch::is_url(&args.run) {
+        fetched = fetch::fetch(args)?;
+        fetched.as_path()
+    } else {
+        only_for_a_mirror(args)?;
+        args.run.as_path()
+    };
     if !folder.is_dir() {
         let fact = if folder.exists() { "is not a folder" } else { "does not exist" };
         return Err(Fail::usage(format!("`{}` {fact}; expected a run folder", folder.display())));
@@ -65,7 +73,7 @@ pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
             false => Fail::usage(fact),
         });
     }
-    Settings::from_run(folder)?;
+    let charge = Charge::of(&Settings::from_run(folder)?);
     if let Some(summary) = finished(folder)? {
         render::talk(format!(
             "`{}` is finished: {} steps, loss {:.4}; nothing is left to do",
@@ -77,7 +85,25 @@ pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
         return Ok(());
     }
     let lock = take(folder)?;
-    guard(folder, &lock, Events::install()?)
+    guard(folder, charge, &lock, Events::install()?)
+}
+
+/// Refuses what makes sense only with a URL.
+fn only_for_a_mirror(args: &ResumeArgs) -> Result<(), Fail> {
+    let said = [
+        ("--out", args.out.is_some()),
+        ("--model", args.model.is_some()),
+        ("--data", !args.data.is_empty()),
+        ("--eval", args.eval.is_some()),
+    ];
+    match said.into_iter().find(|(_, said)| *said) {
+        Some((flag, _)) => {
+            let fact = format!("`{flag}` is for a run that comes from a mirror; `{}` is a folder", args.run.display());
+            Err(Fail::usage(fact)
+                .hint("a run that goes on keeps its job; edit `job.toml` in it where paths have moved"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// What a finished run came to: the summary is written when the model is whole, and last.
@@ -97,48 +123,4 @@ fn take(folder: &Path) -> Result<RunLock, Fail> {
         let fail = Fail::new(Exit::BadInput, error);
         if in_use { fail.hint("one process trains a run; wait for it to end, or stop it") } else { fail }
     })
-}
-
-/// Starts the worker, waits, and passes its verdict on.
-fn guard(folder: &Path, _lock: &RunLock, mut events: Events) -> Result<(), Fail> {
-    let checkpoints = folder.join("checkpoints");
-    if checkpoints.is_dir() {
-        for path in checkpoint::clean_leftovers(&checkpoints)? {
-            render::talk(format!("removed what an interrupted save left: {}", path.display()));
-        }
-    }
-    let program = std::env::current_exe()?;
-    let mut command = Command::new(program);
-    command.arg("worker").arg(folder);
-    let outcome = supervise(&mut command, &mut events)?;
-    match outcome.exit {
-        ChildExit::Exited(0) => Ok(()),
-        ChildExit::Exited(status) => Err(Fail::silent(Exit::of(status))),
-        ChildExit::Killed(signal) if outcome.stopped_by_user => {
-            let lost = match has_checkpoint(&checkpoints) {
-                true => "steps since the last checkpoint are lost",
-                false => "nothing was saved yet",
-            };
-            render::talk(format!(
-                "stopped at once (signal {signal}); {lost}; go on: plimsoll resume {}",
-                folder.display()
-            ));
-            Err(Fail::silent(Exit::Stopped))
-        }
-        ChildExit::Killed(signal) => {
-            let fact = format!("the worker was killed by signal {signal}, its peak was {}", outcome.peak);
-            let fail = Fail::new(Exit::Failed, anyhow::anyhow!(fact));
-            let remedy = match has_checkpoint(&checkpoints) {
-                true => "go on from the last checkpoint",
-                false => "nothing was saved yet; begin again",
-            };
-            Err(fail.hint(format!("{remedy}: plimsoll resume {}", folder.display())))
-        }
-    }
-}
-
-/// Whether anything was saved.
-fn has_checkpoint(checkpoints: &Path) -> bool {
-    let found = checkpoints.is_dir().then(|| checkpoint::list(checkpoints).ok()).flatten().unwrap_or_default();
-    found.iter().any(|found| matches!(found.state, State::Complete))
 }

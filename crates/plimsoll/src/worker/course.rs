@@ -27,8 +27,8 @@ pub enum Course {
 /// Decides on `now`, which was made with the choices of `earlier` where there is one.
 pub fn course(earlier: Option<&Plan>, now: &Plan) -> Course {
     let same = |then: &Plan| {
-        (then.choices, then.effective_batch, then.source_len, then.target_len, then.threads, then.simd)
-            == (now.choices, now.effective_batch, now.source_len, now.target_len, now.threads, now.simd)
+        (then.choices, then.snapshot, then.effective_batch, then.source_len, then.target_len, then.threads, then.simd)
+            == (now.choices, now.snapshot, now.effective_batch, now.source_len, now.target_len, now.threads, now.simd)
     };
     judge(earlier.map(|then| (&then.ram, same(then))), &now.ram, &now.disk)
 }
@@ -56,7 +56,7 @@ fn judge(then: Option<(&Footprint, bool)>, ram: &Footprint, disk: &Footprint) ->
 /// The earlier plan, under the budget of today.
 pub fn contract(earlier: Plan, now: &Plan) -> Plan {
     let ram = Footprint { budget: now.ram.budget, ..earlier.ram };
-    Plan { ram, disk: now.disk.clone(), ..earlier }
+    Plan { ram, smallest: now.smallest, disk: now.disk.clone(), ..earlier }
 }
 
 /// An earlier plan's choices: a run that goes on does exactly what it did.
@@ -68,6 +68,7 @@ pub fn pins_of(plan: &Plan) -> Pins {
         loss_chunk: Some(c.loss_chunk),
         optimizer_in_backward: Some(c.optimizer_in_backward),
         loader_threads: Some(c.loader_threads),
+        snapshot: Some(plan.snapshot),
     }
 }
 

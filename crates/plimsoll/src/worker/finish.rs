@@ -2,7 +2,7 @@
 
 use plimsoll_machine::Bytes;
 use plimsoll_recover::atomic_write;
-use plimsoll_watch::{Event, Summary};
+use plimsoll_watch::{Event, SaveReason, Summary};
 
 use super::run::Run;
 use super::save;
@@ -16,22 +16,29 @@ const EXAMPLE: usize = 120;
 impl Run<'_> {
     /// Ends the run.
     pub(super) fn finish(mut self) -> Result<(), Fail> {
-        self.save_unless_saved()?;
         let model = self.folder.join("model");
-        save::save_final(&self, &model)?;
+        let ended = self
+            .with_room(|run| run.save_unless_saved(SaveReason::End))
+            .and_then(|()| self.with_room(|run| save::save_final(run, &model)));
+        if let Err(fail) = ended {
+            return Err(self.noted(fail));
+        }
         // Reads a block of the data: before the last look, so that the summary's peak covers it.
         let example = self.prepared.example().unwrap_or_else(|| "...".into());
         self.look();
-        let plan = &self.prepared.plan;
         let summary = self.summary();
-        atomic_write(&self.folder.join("summary.json"), summary.to_json().as_bytes())?;
-        self.journal.record(&Event::Finished {
+        let text = summary.to_json();
+        if let Err(fail) = self.with_room(|run| Ok(atomic_write(&run.folder.join("summary.json"), text.as_bytes())?)) {
+            return Err(self.noted(fail));
+        }
+        self.note(&Event::Finished {
             steps: self.step,
             final_loss: self.tally.last_loss,
             seconds: self.tally.wall_seconds,
             peak_ram_bytes: summary.peak_ram_bytes,
-        })?;
-        self.journal.sync()?;
+        });
+        let _ = self.journal.sync();
+        let plan = &self.prepared.plan;
         if self.tally.truncated > 0 {
             render::talk(format!("{} samples were longer than planned and were cut", self.tally.truncated));
         }
@@ -60,6 +67,8 @@ impl Run<'_> {
         let mut more = std::collections::BTreeMap::new();
         more.insert("truncated_samples".to_string(), tally.truncated.into());
         more.insert("step_seconds".to_string(), tally.step_seconds.into());
+        more.insert("data_seconds".to_string(), tally.data_seconds.into());
+        more.insert("skipped_updates".to_string(), tally.skipped.into());
         Summary {
             steps: self.step,
             final_loss: tally.last_loss,

@@ -3,17 +3,19 @@
 mod course;
 mod evaluate;
 mod finish;
+mod last_words;
 mod resolved;
 mod run;
+mod samples;
 mod save;
+mod saver;
 mod weights;
-
-use std::path::Path;
 
 use plimsoll_engine::with_cores;
 use plimsoll_plan::choose::Plan;
-use plimsoll_recover::{StopFlag, atomic_write};
+use plimsoll_recover::{NewsWriter, StopFlag, atomic_write};
 
+use crate::args::WorkerArgs;
 use crate::heap::{self, Role};
 use crate::prepare::{Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
@@ -21,15 +23,27 @@ use crate::settings::Settings;
 
 use course::{Course, contract, course, pins_of};
 pub use evaluate::evaluate;
-use run::Run;
+use run::{Run, Start};
 
 /// Runs the worker of a run folder.
-pub fn run(folder: &Path) -> Result<(), Fail> {
+pub fn run(args: &WorkerArgs) -> Result<(), Fail> {
+    let folder = args.run.as_path();
     let stop = StopFlag::install()?;
-    let settings = Settings::from_run(folder)?;
+    // SAFETY: the supervisor opened this descriptor for us, and nothing else in this process knows of it.
+    let news = args.news.and_then(|number| unsafe { NewsWriter::adopt(number) });
+    last_words::on_panic(folder);
+    heap::on_refusal(args.news);
+    let mut settings = Settings::from_run(folder)?;
+    if let Some(cap) = args.cap {
+        settings.ram = Some(settings.ram.map_or(cap, |ram| ram.min(cap)));
+    }
+    if args.whole_gradients {
+        settings.pins.optimizer_in_backward = Some(false);
+    }
     let supervisor = std::os::unix::process::parent_id();
     let plan_path = folder.join("plan.json");
-    let earlier: Option<Plan> = match plan_path.exists() {
+    let keep = !args.anew;
+    let earlier: Option<Plan> = match keep && plan_path.exists() {
         true => Some(serde_json::from_slice(&fs_err::read(&plan_path)?).or_usage()?),
         false => None,
     };
@@ -60,6 +74,6 @@ pub fn run(folder: &Path) -> Result<(), Fail> {
     with_cores(
         threads,
         || heap::tag(Role::Engine),
-        move || Run::start(folder, settings, prepared, program, supervisor, stop)?.go(),
+        move || Run::start(Start { folder, settings, prepared, program, supervisor, stop, news })?.go(),
     )?
 }

@@ -1,28 +1,30 @@
-//! The loop of a run: update, record, evaluate, save, until it is done or asked to stop.
+//! The loop of a run: update, record, save, evaluate, until it is done or asked to stop.
 //!
 //! Its memory was planned and taken before it starts; what it writes between steps (journal, checkpoints) is on its own
-//! lines in the plan.
+//! lines in the plan. A journal that cannot be written is said once and stops nothing.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{Cursor, Loader, LoaderSettings};
-use plimsoll_engine::{Engine, MicroStep, Updates};
-use plimsoll_machine::{Bytes, Root, own_memory, process_memory};
+use plimsoll_engine::{Engine, MicroStep, NotFinite, Snapshot, Updated, Updates};
+use plimsoll_machine::Bytes;
+use plimsoll_plan::choose::Plan;
 use plimsoll_plan::program::Program;
-use plimsoll_recover::StopFlag;
-use plimsoll_watch::{EvalResult, Event, Journal, Progress, SaveReason, StepView, Target};
+use plimsoll_plan::tape::Role as TensorRole;
+use plimsoll_recover::{News, NewsWriter, StopFlag};
+use plimsoll_watch::{EvalResult, Event, Journal, Moment, Progress, SaveReason, StepView, Target};
 
 use super::evaluate::{self, Evaluation, evaluate};
-use super::save::{self, Restored};
+use super::samples::Looks;
+use super::save::{self, Layout, Restored};
+use super::saver::{Saver, out_of_hand};
 use super::weights::fill_weights;
 use crate::heap::{self, Role};
 use crate::prepare::{PREFETCH, Prepared, loader_hook};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
-
-/// Seconds between two looks at the memory of the run.
-const LOOK_SECONDS: f64 = 0.5;
 
 /// What is counted over a run, and saved with it.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -31,12 +33,18 @@ pub(super) struct Tally {
     pub tokens: u64,
     /// Wall time of the training steps.
     pub step_seconds: f64,
+    /// Of it, waiting for data.
+    #[serde(default)]
+    pub data_seconds: f64,
     /// Wall time of everything.
     pub wall_seconds: f64,
-    /// Loss of the last step.
+    /// Loss of the last step that changed weights.
     pub last_loss: f64,
     /// Samples of which something was cut.
     pub truncated: u64,
+    /// Steps that changed no weight, because loss or gradient was not finite.
+    #[serde(default)]
+    pub skipped: u64,
     /// The highest sum of peaks so far, under the present plan.
     pub peak_ram: u64,
 }
@@ -45,11 +53,12 @@ pub(super) struct Run<'a> {
     pub folder: &'a Path,
     pub settings: Settings,
     pub prepared: Prepared,
-    supervisor: u32,
-    stop: StopFlag,
+    pub stop: StopFlag,
+    news: Option<NewsWriter>,
     pub engine: Engine,
+    pub layout: Arc<Layout>,
     pub journal: Journal,
-    progress: Progress,
+    pub progress: Progress,
     /// Updates done.
     pub step: u64,
     pub cursor: Cursor,
@@ -62,12 +71,20 @@ pub(super) struct Run<'a> {
     pub allocations: u64,
     /// Whether this process has done a step.
     stepped: bool,
+    /// Steps in a row that changed nothing.
+    skips: u64,
     /// The step of the last checkpoint.
-    saved_at: Option<u64>,
-    /// A step or an evaluation was done since.
-    unsaved: bool,
-    ram: Bytes,
-    looked: Instant,
+    pub saved_at: Option<u64>,
+    /// The step of the last one that was made while stopping.
+    pub exit_step: Option<u64>,
+    /// A step was done since the last checkpoint.
+    pub unsaved: bool,
+    /// The weights hold numbers that are not finite.
+    pub poisoned: bool,
+    /// The journal could not be written, and this was said.
+    mute: bool,
+    pub saver: Saver,
+    pub looks: Looks,
 }
 
 /// How the loop ended.
@@ -76,39 +93,48 @@ enum End {
     Stopped,
     /// The step that was begun could not be done; those before it are as they were.
     Failed(Fail),
-    /// A checkpoint could not be written.
-    Unsaved(Fail),
+    /// Weights are not what any step made them; nothing can be saved.
+    Lost(Fail),
+}
+
+/// What the supervisor and the plan leave to the run.
+pub(super) struct Start<'a> {
+    pub folder: &'a Path,
+    pub settings: Settings,
+    pub prepared: Prepared,
+    pub program: Program,
+    pub supervisor: u32,
+    pub stop: StopFlag,
+    pub news: Option<NewsWriter>,
 }
 
 impl<'a> Run<'a> {
-    pub fn start(
-        folder: &'a Path,
-        settings: Settings,
-        prepared: Prepared,
-        program: Program,
-        supervisor: u32,
-        stop: StopFlag,
-    ) -> Result<Run<'a>, Fail> {
+    pub fn start(from: Start<'a>) -> Result<Run<'a>, Fail> {
+        let Start { folder, settings, prepared, program, supervisor, stop, news } = from;
         let updates =
             Updates { optimizer: settings.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
+        tell(news.as_ref(), &planned(&prepared.plan, &program));
+        let snapshot = prepared.plan.snapshot.then(|| Snapshot::take(&program)).transpose()?;
         let mut engine = Engine::start(program, Some(updates))?;
-        let journal_path = folder.join("journal.jsonl");
-        let resumed = save::load(folder, &mut engine, &prepared, settings.seed)?;
+        let layout = Arc::new(Layout::of(&engine, &prepared));
+        let mut looks = Looks::new(supervisor);
+        let at_start = looks.sample(Moment::Start, 0, folder, &prepared.plan);
+        let resumed = save::load(folder, &mut engine, &prepared, &layout, settings.seed)?;
         if resumed.is_none() {
             fill_weights(&mut engine, &prepared, settings.seed)?;
         }
-        let journal = match journal_path.exists() {
-            true => Journal::append(&journal_path)?,
-            false => Journal::create(&journal_path)?,
-        };
+        // From here on there is a run: what was refused until now has left the journal as it was.
+        tell(news.as_ref(), &News::Ready);
+        let journal = Journal::append(&folder.join("journal.jsonl"))?;
         let progress = Progress::new(prepared.steps, Target::Stderr);
         let mut run = Run {
             folder,
             settings,
             prepared,
-            supervisor,
             stop,
+            news,
             engine,
+            layout,
             journal,
             progress,
             step: 0,
@@ -118,21 +144,43 @@ impl<'a> Run<'a> {
             eval_due: false,
             allocations: 0,
             stepped: false,
+            skips: 0,
             saved_at: None,
+            exit_step: None,
             unsaved: false,
-            ram: Bytes::ZERO,
-            looked: Instant::now(),
+            poisoned: false,
+            mute: false,
+            saver: Saver::new(snapshot),
+            looks,
         };
         match resumed {
-            Some(state) => run.go_on(state)?,
-            None => run.begin()?,
+            Some(state) => run.go_on(state),
+            None => run.begin(),
         }
+        run.note_plan();
+        run.note(&at_start);
+        run.sample(Moment::ModelLoaded);
         Ok(run)
     }
 
-    fn begin(&mut self) -> Result<(), Fail> {
+    fn note_plan(&mut self) {
         let plan = &self.prepared.plan;
-        self.journal.record(&Event::RunStarted {
+        let event = Event::Planned {
+            ram_bytes: plan.ram.peak,
+            budget_bytes: plan.ram.budget,
+            smallest_bytes: plan.smallest,
+            micro_batch: plan.micro_batch as u64,
+            accumulation: plan.accumulation as u64,
+            recompute: plan.choices.recompute as u64,
+            snapshot: plan.snapshot,
+            parts: plan.ram.parts.iter().map(|part| (part.name.clone(), part.bytes)).collect(),
+        };
+        self.note(&event);
+    }
+
+    fn begin(&mut self) {
+        let plan = &self.prepared.plan;
+        let event = Event::RunStarted {
             version: env!("CARGO_PKG_VERSION").into(),
             plan: "plan.json".into(),
             total_steps: self.prepared.steps,
@@ -142,18 +190,36 @@ impl<'a> Run<'a> {
             planned_ram_bytes: plan.ram.peak,
             planned_vram_bytes: Bytes::ZERO,
             facts: serde_json::Value::Null,
-        })?;
-        Ok(())
+        };
+        self.note(&event);
     }
 
-    fn go_on(&mut self, state: Restored) -> Result<(), Fail> {
-        let Restored { step, cursor, tally, evals, eval_due, path, changes } = state;
+    fn go_on(&mut self, state: Restored) {
+        let Restored { step, cursor, tally, evals, eval_due, exit_step, path, changes } = state;
         (self.step, self.cursor, self.tally) = (step, cursor, tally);
-        (self.evals, self.eval_due, self.saved_at) = (evals, eval_due, Some(step));
+        (self.evals, self.eval_due, self.saved_at, self.exit_step) = (evals, eval_due, Some(step), exit_step);
         render::talk(format!("going on after step {step}, from {}", path.display()));
         changes.iter().for_each(render::talk);
-        self.journal.record(&Event::Resumed { step, from: path })?;
-        Ok(())
+        self.note(&Event::Resumed { step, from: path });
+    }
+
+    /// Puts an event into the journal.
+    pub(super) fn note(&mut self, event: &Event) {
+        if let Err(error) = self.journal.record(event)
+            && !std::mem::replace(&mut self.mute, true)
+        {
+            self.progress.note(&format!("the journal cannot be written: {error}; the run goes on without it"));
+        }
+    }
+
+    /// Tells the supervisor something.
+    pub(super) fn tell(&self, news: &News) {
+        tell(self.news.as_ref(), news);
+    }
+
+    pub(super) fn warn(&mut self, message: String) {
+        self.progress.note(&message);
+        self.note(&Event::Warning { step: self.step, message });
     }
 
     pub fn go(mut self) -> Result<(), Fail> {
@@ -165,36 +231,40 @@ impl<'a> Run<'a> {
             End::Done => self.finish(),
             End::Stopped => self.stopped(),
             End::Failed(fail) => {
-                if let Err(second) = self.save_unless_saved() {
+                if let Err(second) = self.save_unless_saved(SaveReason::Exit) {
                     render::report(&second);
                 }
                 Err(self.noted(fail))
             }
-            End::Unsaved(fail) => Err(self.noted(fail)),
+            End::Lost(fail) => Err(self.noted(fail)),
         }
     }
 
     fn stopped(&mut self) -> Result<(), Fail> {
-        self.save_unless_saved()?;
-        self.journal.record(&Event::Stopped { step: self.step, reason: "asked to stop".into() })?;
-        self.journal.sync()?;
-        let saved = if self.step > 0 { "saved" } else { "nothing to save yet" };
-        render::talk(format!(
-            "stopped after step {} of {}, {saved}; go on: plimsoll resume {}",
-            self.step,
-            self.prepared.steps,
-            self.folder.display()
-        ));
+        if let Err(fail) = self.save_unless_saved(SaveReason::Exit) {
+            return Err(self.noted(fail));
+        }
+        let handing_over = self.stop.handing_over();
+        let reason = if handing_over { "to go on under another plan" } else { "asked to stop" };
+        self.note(&Event::Stopped { step: self.step, reason: reason.into() });
+        let _ = self.journal.sync();
+        if !handing_over {
+            let saved = if self.step > 0 { "saved" } else { "nothing to save yet" };
+            render::talk(format!(
+                "stopped after step {} of {}, {saved}; go on: plimsoll resume {}",
+                self.step,
+                self.prepared.steps,
+                self.folder.display()
+            ));
+        }
         Err(Fail::silent(Exit::Stopped))
     }
 
     /// Notes why the run ends, and adds how it goes on unless another remedy is known.
-    fn noted(&mut self, fail: Fail) -> Fail {
-        let reason = fail.fact.as_ref().map_or("failed".to_string(), |fact| format!("{fact:#}"));
-        let noted = self.journal.record(&Event::Stopped { step: self.step, reason }).and_then(|()| self.journal.sync());
-        if let Err(second) = noted {
-            render::report(&second.into());
-        }
+    pub(super) fn noted(&mut self, fail: Fail) -> Fail {
+        let message = fail.fact.as_ref().map_or("failed".to_string(), |fact| format!("{fact:#}"));
+        self.note(&Event::Failed { step: self.step, message, place: None });
+        let _ = self.journal.sync();
         let fail = Fail { exit: Exit::Failed, ..fail };
         if fail.hint.is_some() {
             return fail;
@@ -226,7 +296,10 @@ impl<'a> Run<'a> {
         let mut loader = self.loader()?;
         let every = |n: Option<u64>, step: u64| n.is_some_and(|n| n > 0 && step.is_multiple_of(n));
         let end = loop {
-            // Evaluated first: a checkpoint holds the evaluations up to its step, and a resume from it repeats none.
+            // Saved before it is evaluated: a run that dies there goes on with the evaluation.
+            if let Err(fail) = self.save_if_due() {
+                break End::Lost(fail);
+            }
             if self.eval_due {
                 match self.evaluate() {
                     Ok(true) => {}
@@ -237,16 +310,11 @@ impl<'a> Run<'a> {
             if self.step >= self.prepared.steps {
                 break End::Done;
             }
-            if every(self.settings.save_every, self.step)
-                && let Err(fail) = self.save_unless_saved()
-            {
-                break End::Unsaved(fail);
-            }
             if self.stop.requested() {
                 break End::Stopped;
             }
             let before = heap::allocations(Role::Engine);
-            let (report, truncated) = match self.update(&mut loader) {
+            let report = match self.update(&mut loader) {
                 Ok(Some(done)) => done,
                 Ok(None) => break End::Stopped,
                 Err(fail) => break End::Failed(fail),
@@ -254,17 +322,20 @@ impl<'a> Run<'a> {
             if self.stepped {
                 self.allocations += heap::allocations(Role::Engine) - before;
             }
+            if report.what == Outcome::Torn {
+                break End::Lost(self.torn());
+            }
             (self.step, self.unsaved) = (self.step + 1, true);
             self.cursor = loader.cursor();
-            self.tally.tokens += report.tokens;
-            self.tally.step_seconds += report.seconds;
-            self.tally.last_loss = report.loss;
-            self.tally.truncated += truncated;
+            self.count(&report);
             self.tally.wall_seconds = wall_before + began.elapsed().as_secs_f64();
-            self.show(&report)?;
-            self.stepped = true;
-            if !report.loss.is_finite() {
-                return Err(self.not_finite(format!("the loss of step {} is {}", self.step, report.loss))?);
+            self.show(&report);
+            if let Some(fail) = self.out_of_patience(&report) {
+                break End::Failed(fail);
+            }
+            if !std::mem::replace(&mut self.stepped, true) {
+                self.sample(Moment::FirstStep);
+                self.tell(&News::Stepping { step: self.step });
             }
             let last = self.step == self.prepared.steps;
             self.eval_due = self.prepared.eval.is_some() && (last || every(self.settings.eval_every, self.step));
@@ -274,7 +345,7 @@ impl<'a> Run<'a> {
     }
 
     /// One update: every micro-batch of the effective batch. None: asked to stop on the way; what was begun is dropped.
-    fn update(&mut self, loader: &mut Loader) -> Result<Option<(StepReport, u64)>, Fail> {
+    fn update(&mut self, loader: &mut Loader) -> Result<Option<StepReport>, Fail> {
         let start = Instant::now();
         let plan = &self.prepared.plan;
         let factor = self.settings.schedule.factor(self.step, self.prepared.steps);
@@ -295,18 +366,36 @@ impl<'a> Run<'a> {
             tokens += facts.source_tokens + facts.target_tokens;
             truncated += facts.truncated as u64;
         }
-        let (loss, grad_norm) = self.engine.update(step)?;
+        let (loss, grad_norm, what) = match self.engine.finish_update(step)? {
+            Updated::Done { loss, norm } => (loss, Some(norm), Outcome::Done),
+            Updated::Skipped { loss, what } => (loss, None, Outcome::Skipped(what)),
+            Updated::Torn { loss } => (loss, None, Outcome::Torn),
+        };
         let seconds = start.elapsed().as_secs_f64();
         let (loss, lr) = (loss.mean(), lr.unwrap_or(0.0));
-        Ok(Some((StepReport { loss, lr, grad_norm, tokens, seconds, data_seconds }, truncated)))
+        Ok(Some(StepReport { loss, lr, grad_norm, tokens, truncated, seconds, data_seconds, what }))
     }
 
-    fn show(&mut self, report: &StepReport) -> Result<(), Fail> {
-        if !self.stepped || self.looked.elapsed().as_secs_f64() > LOOK_SECONDS {
-            self.look();
+    fn count(&mut self, report: &StepReport) {
+        let tally = &mut self.tally;
+        tally.tokens += report.tokens;
+        tally.step_seconds += report.seconds;
+        tally.data_seconds += report.data_seconds;
+        tally.truncated += report.truncated;
+        match report.what {
+            Outcome::Done => (tally.last_loss, self.skips) = (report.loss, 0),
+            Outcome::Skipped(_) | Outcome::Torn => {
+                tally.skipped += 1;
+                self.skips += 1;
+            }
         }
+    }
+
+    fn show(&mut self, report: &StepReport) {
+        self.look_after_step(report.seconds);
         let tokens_per_second = self.tally.tokens as f64 / self.tally.step_seconds.max(1e-9);
-        self.journal.record(&Event::Step {
+        let ram_bytes = self.looks.ram;
+        self.note(&Event::Step {
             step: self.step,
             loss: report.loss,
             lr: report.lr,
@@ -315,55 +404,47 @@ impl<'a> Run<'a> {
             seconds: report.seconds,
             data_seconds: report.data_seconds,
             tokens_per_second: report.tokens as f64 / report.seconds.max(1e-9),
-            ram_bytes: self.ram,
-        })?;
+            ram_bytes,
+        });
+        if let Outcome::Skipped(what) = report.what {
+            let (step, in_a_row) = (self.step, self.skips);
+            self.note(&Event::Skipped { step, what: told(what).to_string(), in_a_row });
+            self.progress.note(&format!("step {step}: the {} is not finite; no weight is changed by it", told(what)));
+        }
         self.progress.step(&StepView {
             step: self.step,
             loss: report.loss,
             tokens_per_second,
-            ram_used: self.ram,
+            ram_used: ram_bytes,
             ram_planned: self.prepared.plan.ram.peak,
         });
-        Ok(())
     }
 
-    /// Reads the run's memory: what is used now, and the sum of the peaks.
-    pub(super) fn look(&mut self) {
-        let root = Root::system();
-        self.looked = Instant::now();
-        let (Ok(ours), Ok(theirs)) = (own_memory(&root), process_memory(&root, self.supervisor)) else { return };
-        self.ram = ours.rss + theirs.rss;
-        self.tally.peak_ram = self.tally.peak_ram.max((ours.peak + theirs.peak).0);
+    /// The end of a run whose steps change nothing any more.
+    fn out_of_patience(&mut self, report: &StepReport) -> Option<Fail> {
+        let Outcome::Skipped(what) = report.what else { return None };
+        if self.skips < self.settings.max_skips {
+            return None;
+        }
+        let fact =
+            format!("the {} is not finite for {} steps in a row, up to step {}", told(what), self.skips, self.step);
+        Some(self.not_finite(fact))
     }
 
-    /// Saves after the current step, unless there is nothing that is not saved.
-    pub(super) fn save_unless_saved(&mut self) -> Result<(), Fail> {
-        if !self.unsaved {
-            return Ok(());
-        }
-        if !self.engine.weights_are_finite() {
-            let fact = format!("the weights after step {} are not all finite numbers; they are not saved", self.step);
-            return Err(self.not_finite(fact)?);
-        }
-        let start = Instant::now();
-        let (path, bytes) = save::save(self)?;
-        (self.saved_at, self.unsaved) = (Some(self.step), false);
-        let (seconds, reason) = (start.elapsed().as_secs_f64(), SaveReason::Steps);
-        let step = self.step;
-        self.journal.record(&Event::Saved { step, path, bytes, seconds, waited_seconds: seconds, reason })?;
-        Ok(())
+    /// Weights that some gradients of a step have changed before another was found not finite.
+    fn torn(&mut self) -> Fail {
+        let step = self.step + 1;
+        self.poisoned = true;
+        self.tell(&News::Torn { step });
+        let fact = format!("a gradient of step {step} is not finite, and others have changed weights already");
+        Fail::new(Exit::Failed, anyhow::anyhow!(fact))
     }
 
     /// Numbers that got out of hand: noted, and said with what is left.
-    fn not_finite(&mut self, fact: String) -> Result<Fail, Fail> {
-        self.journal.record(&Event::Warning { step: self.step, message: fact.clone() })?;
-        self.journal.sync()?;
-        let left = match self.saved_at {
-            Some(step) => format!("the last checkpoint, of step {step}, is good"),
-            None => "there is no checkpoint".to_string(),
-        };
-        let fail = Fail::new(Exit::Failed, anyhow::anyhow!(fact));
-        Ok(fail.hint(format!("lower the learning rate, or clip gradients with clip_norm; {left}")))
+    pub(super) fn not_finite(&mut self, fact: String) -> Fail {
+        self.poisoned = true;
+        self.note(&Event::Warning { step: self.step, message: fact.clone() });
+        out_of_hand(fact, self.saved_at)
     }
 
     /// Does the evaluation that is due; whether it was done, or given up for a stop.
@@ -374,12 +455,39 @@ impl<'a> Run<'a> {
         let Some(found) = found else { return Ok(false) };
         let Evaluation { loss, bleu, exact, seconds, .. } = found;
         let step = self.step;
-        self.journal.record(&Event::Eval { step, loss, bleu, exact, seconds })?;
+        self.note(&Event::Eval { step, loss, bleu, exact, seconds });
         self.progress.note(&format!("step {step}: {found}"));
         self.evals.push(EvalResult { step, loss, bleu, exact, seconds });
-        (self.eval_due, self.unsaved) = (false, true);
+        self.eval_due = false;
+        self.sample(Moment::Eval);
         Ok(true)
     }
+}
+
+fn tell(to: Option<&NewsWriter>, news: &News) {
+    to.into_iter().for_each(|writer| writer.tell(news));
+}
+
+/// What the supervisor needs to know of a plan.
+fn planned(plan: &Plan, program: &Program) -> News {
+    let words = program.store_words(TensorRole::Weight) + program.store_words(TensorRole::Optimizer);
+    let checkpoint = Bytes(words as u64 * 4);
+    News::Planned { ram: plan.ram.peak, smallest: plan.smallest, checkpoint }
+}
+
+fn told(what: NotFinite) -> &'static str {
+    match what {
+        NotFinite::Loss => "loss",
+        NotFinite::Gradient => "gradient",
+    }
+}
+
+/// What a step did to the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Skipped(NotFinite),
+    Torn,
 }
 
 /// What one update came to.
@@ -388,6 +496,8 @@ struct StepReport {
     lr: f64,
     grad_norm: Option<f64>,
     tokens: u64,
+    truncated: u64,
     seconds: f64,
     data_seconds: f64,
+    what: Outcome,
 }

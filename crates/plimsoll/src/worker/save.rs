@@ -1,17 +1,21 @@
 //! A checkpoint of a run: weights, optimizer state, and what is needed to go on exactly; and the final model.
+//!
+//! A checkpoint is written from the engine while nothing runs, or from a snapshot while everything does: `Tensors` is
+//! what both are to the writer.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use plimsoll_data::{Cursor, DataFacts};
-use plimsoll_engine::Engine;
+use plimsoll_engine::{Engine, Snapshot};
 use plimsoll_machine::Bytes;
 use plimsoll_model::{Existing, TensorView, WeightFiles, save_model, write_safetensors};
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::t5::{Choices, optimizer_state};
 use plimsoll_plan::tiles::Simd;
 use plimsoll_recover::{checkpoint, room_for};
-use plimsoll_watch::EvalResult;
+use plimsoll_watch::{EvalResult, SaveReason};
 use serde::{Deserialize, Serialize};
 
 use super::run::{Run, Tally};
@@ -42,6 +46,17 @@ struct Facts {
     tally: Tally,
     /// The evaluation of this step is not among those that were done.
     eval_due: bool,
+    /// Why it was written.
+    #[serde(default)]
+    reason: SaveReason,
+    /// The step with the best evaluation so far, and its loss.
+    #[serde(default)]
+    best_step: Option<u64>,
+    #[serde(default)]
+    best_loss: Option<f64>,
+    /// The last checkpoint that was made because the run was stopping.
+    #[serde(default)]
+    exit_step: Option<u64>,
 }
 
 impl Facts {
@@ -77,65 +92,150 @@ pub(super) struct Restored {
     pub tally: Tally,
     pub evals: Vec<EvalResult>,
     pub eval_due: bool,
+    pub exit_step: Option<u64>,
     pub path: PathBuf,
     /// In which way it will not repeat what it would have done.
     pub changes: Vec<String>,
 }
 
-/// Names of all optimizer tensors: (name in the file, parameter, nth state).
-fn state_names(engine: &Engine, prepared: &Prepared) -> Vec<(String, usize, usize)> {
-    let mut names = Vec::new();
-    for (index, place) in engine.program().store.params.iter().enumerate() {
-        for (nth, (kind, _)) in optimizer_state(&prepared.job.optimizer, &place.param).iter().enumerate() {
-            names.push((format!("{}.{kind}", place.param.name), index, nth));
+/// What holds the tensors of a checkpoint.
+pub(super) trait Tensors {
+    fn param(&self, index: usize) -> &[f32];
+    fn state(&self, index: usize, nth: usize) -> &[f32];
+}
+
+impl Tensors for Engine {
+    fn param(&self, index: usize) -> &[f32] {
+        Engine::param(self, index)
+    }
+
+    fn state(&self, index: usize, nth: usize) -> &[f32] {
+        Engine::state(self, index, nth)
+    }
+}
+
+impl Tensors for Snapshot {
+    fn param(&self, index: usize) -> &[f32] {
+        Snapshot::param(self, index)
+    }
+
+    fn state(&self, index: usize, nth: usize) -> &[f32] {
+        Snapshot::state(self, index, nth)
+    }
+}
+
+/// Names and shapes of the tensors of a checkpoint; the same over a whole run.
+pub(super) struct Layout {
+    params: Vec<(String, Vec<usize>)>,
+    /// Name in the file, parameter, nth state.
+    states: Vec<(String, usize, usize)>,
+    /// Of all tensors.
+    bytes: Bytes,
+}
+
+impl Layout {
+    pub fn of(engine: &Engine, prepared: &Prepared) -> Layout {
+        let places = &engine.program().store.params;
+        let params = places.iter().map(|p| (p.param.name.clone(), p.param.shape.clone())).collect();
+        let mut states = Vec::new();
+        for (index, place) in places.iter().enumerate() {
+            for (nth, (kind, _)) in optimizer_state(&prepared.job.optimizer, &place.param).iter().enumerate() {
+                states.push((format!("{}.{kind}", place.param.name), index, nth));
+            }
         }
+        let words: usize = (0..places.len()).map(|i| engine.param(i).len()).sum::<usize>()
+            + states.iter().map(|(_, index, nth)| engine.state(*index, *nth).len()).sum::<usize>();
+        Layout { params, states, bytes: Bytes(words as u64 * 4) }
     }
-    names
+
+    fn params<'a>(&'a self, from: &'a impl Tensors) -> Vec<TensorView<'a>> {
+        let view =
+            |(i, (name, shape)): (usize, &'a (String, Vec<usize>))| TensorView { name, shape, data: from.param(i) };
+        self.params.iter().enumerate().map(view).collect()
+    }
 }
 
-/// Every parameter, to be written.
-fn views(engine: &Engine) -> Vec<TensorView<'_>> {
-    let params = engine.program().store.params.iter().enumerate();
-    params.map(|(i, p)| TensorView { name: &p.param.name, shape: &p.param.shape, data: engine.param(i) }).collect()
+/// One checkpoint, ready to be written by any thread.
+pub(super) struct Content {
+    pub step: u64,
+    dir: PathBuf,
+    layout: Arc<Layout>,
+    evals: Vec<EvalResult>,
+    facts: serde_json::Value,
+    keep: usize,
+    protected: Vec<u64>,
 }
 
-/// Writes a checkpoint after the current step and removes those that are no longer kept.
-pub(super) fn save(run: &Run) -> Result<(PathBuf, Bytes), Fail> {
-    let dir = run.folder.join("checkpoints");
-    fs_err::create_dir_all(&dir)?;
-    let names = state_names(&run.engine, &run.prepared);
-    let weights = views(&run.engine);
-    let shapes: Vec<[usize; 1]> = names.iter().map(|(_, index, nth)| [run.engine.state(*index, *nth).len()]).collect();
-    let state: Vec<TensorView> = names
-        .iter()
-        .zip(&shapes)
-        .map(|((name, index, nth), shape)| TensorView { name, shape, data: run.engine.state(*index, *nth) })
-        .collect();
-    let bytes: u64 = weights.iter().chain(&state).map(|t| t.data.len() as u64 * 4).sum();
-    room_for(&dir, Bytes(bytes + HEADS + EVAL * run.evals.len() as u64))?;
-    let mut writer = checkpoint::Writer::begin(&dir, run.step)?;
-    for (name, tensors) in [(WEIGHTS, &weights), (OPTIMIZER, &state)] {
-        writer.file(name, |sink| write_safetensors(sink, &[], tensors).map(drop).map_err(std::io::Error::other))?;
+impl Content {
+    /// What a checkpoint of the present step holds, its tensors aside.
+    pub fn of(run: &Run, reason: SaveReason) -> Result<Content, Fail> {
+        let plan = &run.prepared.plan;
+        let best = best(&run.evals);
+        let exit_step = if reason == SaveReason::Exit { Some(run.step) } else { run.exit_step };
+        let facts = Facts {
+            cursor: run.cursor,
+            data: *run.prepared.sources.facts(),
+            simd: plan.simd,
+            seed: run.settings.seed,
+            choices: plan.choices,
+            source_len: plan.source_len,
+            target_len: plan.target_len,
+            planned_ram: plan.ram.peak,
+            total_steps: run.prepared.steps,
+            tally: run.tally,
+            eval_due: run.eval_due,
+            reason,
+            best_step: best.map(|best| best.step),
+            best_loss: best.map(|best| best.loss),
+            exit_step,
+        };
+        Ok(Content {
+            step: run.step,
+            dir: run.folder.join("checkpoints"),
+            layout: run.layout.clone(),
+            evals: run.evals.clone(),
+            facts: serde_json::to_value(&facts).or_failed()?,
+            keep: run.settings.keep as usize,
+            protected: best.map(|best| best.step).into_iter().chain(exit_step).collect(),
+        })
     }
-    writer.file(EVALS, |sink| serde_json::to_writer(sink, &run.evals).map_err(std::io::Error::from))?;
-    let plan = &run.prepared.plan;
-    let facts = Facts {
-        cursor: run.cursor,
-        data: *run.prepared.sources.facts(),
-        simd: plan.simd,
-        seed: run.settings.seed,
-        choices: plan.choices,
-        source_len: plan.source_len,
-        target_len: plan.target_len,
-        planned_ram: plan.ram.peak,
-        total_steps: run.prepared.steps,
-        tally: run.tally,
-        eval_due: run.eval_due,
-    };
-    let written = writer.bytes();
-    let path = writer.finish(serde_json::to_value(&facts).or_failed()?)?;
-    checkpoint::retain(&dir, run.settings.keep as usize, &[])?;
-    Ok((path, written))
+
+    /// What it takes on disk.
+    pub fn bytes(&self) -> Bytes {
+        self.layout.bytes + Bytes(HEADS + EVAL * self.evals.len() as u64)
+    }
+
+    /// Writes it, and removes those that are no longer kept; `waiting` are steps that the mirror still lacks.
+    pub fn write(&self, tensors: &impl Tensors, waiting: &[u64]) -> Result<(PathBuf, Bytes), Fail> {
+        fs_err::create_dir_all(&self.dir)?;
+        room_for(&self.dir, self.bytes())?;
+        let weights = self.layout.params(tensors);
+        let states: Vec<(&str, &[f32])> =
+            self.layout.states.iter().map(|(name, i, nth)| (name.as_str(), tensors.state(*i, *nth))).collect();
+        let shapes: Vec<[usize; 1]> = states.iter().map(|(_, data)| [data.len()]).collect();
+        let view = |((name, data), shape)| TensorView { name, shape, data };
+        let state: Vec<TensorView> =
+            states.iter().zip(&shapes).map(|((name, data), shape)| view(((*name, *data), &shape[..]))).collect();
+        let mut writer = checkpoint::Writer::begin(&self.dir, self.step)?;
+        for (name, tensors) in [(WEIGHTS, &weights), (OPTIMIZER, &state)] {
+            writer.file(name, |sink| write_safetensors(sink, &[], tensors).map(drop).map_err(std::io::Error::other))?;
+        }
+        writer.file(EVALS, |sink| serde_json::to_writer(sink, &self.evals).map_err(std::io::Error::from))?;
+        let written = writer.bytes();
+        let path = writer.finish(self.facts.clone())?;
+        let mut protected = self.protected.clone();
+        // What is not mirrored yet stays as long as the disk has room for it and another checkpoint.
+        if room_for(&self.dir, self.bytes() * 2).is_ok() {
+            protected.extend(waiting);
+        }
+        checkpoint::retain(&self.dir, self.keep, &protected)?;
+        Ok((path, written))
+    }
+}
+
+/// The best evaluation.
+pub(super) fn best(evals: &[EvalResult]) -> Option<&EvalResult> {
+    evals.iter().filter(|eval| eval.loss.is_finite()).min_by(|a, b| a.loss.total_cmp(&b.loss))
 }
 
 /// Fills the engine from the newest whole checkpoint, if there is one.
@@ -143,6 +243,7 @@ pub(super) fn load(
     folder: &Path,
     engine: &mut Engine,
     prepared: &Prepared,
+    layout: &Layout,
     seed: u64,
 ) -> Result<Option<Restored>, Fail> {
     let dir = folder.join("checkpoints");
@@ -165,26 +266,24 @@ pub(super) fn load(
     let facts: Facts = serde_json::from_value(manifest.facts.clone()).or_usage()?;
     same_data(manifest.step, &facts.data, prepared.sources.facts())?;
     let weights = WeightFiles::open_file(manifest.path().join(WEIGHTS)).or_usage()?;
-    for index in 0..engine.program().store.params.len() {
-        let name = engine.program().store.params[index].param.name.clone();
-        weights.fill(&name, engine.param_mut(index)).or_usage()?;
+    for (index, (name, _)) in layout.params.iter().enumerate() {
+        weights.fill(name, engine.param_mut(index)).or_usage()?;
     }
-    let names = state_names(engine, prepared);
-    if !names.is_empty() {
+    if !layout.states.is_empty() {
         let state = WeightFiles::open_file(manifest.path().join(OPTIMIZER)).or_usage()?;
-        for (name, index, nth) in names {
-            state.fill(&name, engine.state_mut(index, nth)).or_usage()?;
+        for (name, index, nth) in &layout.states {
+            state.fill(name, engine.state_mut(*index, *nth)).or_usage()?;
         }
     }
     let evals = serde_json::from_reader(BufReader::new(manifest.open_file(EVALS).or_usage()?)).or_usage()?;
     let changes = facts.changes(&prepared.plan, seed);
-    let Facts { cursor, mut tally, eval_due, planned_ram, .. } = facts;
+    let Facts { cursor, mut tally, eval_due, planned_ram, exit_step, .. } = facts;
     if planned_ram != prepared.plan.ram.peak {
         // Planned and measured belong together: what was measured under another plan says nothing about this one.
         tally.peak_ram = 0;
     }
     let path = manifest.path().to_path_buf();
-    Ok(Some(Restored { step: manifest.step, cursor, tally, evals, eval_due, path, changes }))
+    Ok(Some(Restored { step: manifest.step, cursor, tally, evals, eval_due, exit_step, path, changes }))
 }
 
 /// A cursor means something only in the data that it was taken in.
@@ -205,5 +304,6 @@ fn same_data(step: u64, then: &DataFacts, now: &DataFacts) -> Result<(), Fail> {
 /// Writes the model in Hugging Face's layout.
 pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
     let folder = &run.prepared.folder;
-    Ok(save_model(dir, folder.config(), folder.spec(), &views(&run.engine), folder.dir(), Existing::Replace)?)
+    let weights = run.layout.params(&run.engine);
+    Ok(save_model(dir, folder.config(), folder.spec(), &weights, folder.dir(), Existing::Replace)?)
 }

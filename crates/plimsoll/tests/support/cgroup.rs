@@ -55,6 +55,12 @@ impl Drop for Cgroup {
         loop {
             let left = fs_err::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
             left.lines().filter_map(|pid| pid.parse().ok()).for_each(kill);
+            // What a supervisor that was killed could not remove.
+            for inner in fs_err::read_dir(&self.dir).into_iter().flatten().flatten() {
+                if inner.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    let _ = fs_err::remove_dir(inner.path());
+                }
+            }
             if fs_err::remove_dir(&self.dir).is_ok() || !self.dir.exists() || start.elapsed() > PATIENCE {
                 return;
             }

@@ -58,7 +58,7 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
         ram_there: Bytes::gib(100),
         disk: Bytes::gib(100),
         disk_there: Bytes::gib(100),
-        disk_facts: DiskFacts { keep: 3, side_files: Bytes::mib(3), steps: 1000 },
+        disk_facts: DiskFacts { keep: 3, best: false, side_files: Bytes::mib(3), steps: 1000 },
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: Bytes::mib(5),
@@ -67,10 +67,13 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
             checkpoint_writer: Bytes::mib(1),
             evaluation: Bytes::mib(1),
             stack: Bytes::kib(96),
+            mirror: Bytes::ZERO,
         },
         rates: Rates { flops: 2e11, bandwidth: 2e10 },
         loader_rate: 1e6,
         pins: Pins::default(),
+        held: None,
+        saves: true,
         loader: &loader,
     }
 }

@@ -1,0 +1,106 @@
+//! Where everything that a checkpoint holds lies in a copy of it: weights and optimizer state, without gradients.
+//!
+//! The copy has the store's order and alignment, so it is filled by a few long runs. Pure: the engine takes the memory
+//! and moves the numbers.
+
+use std::ops::Range;
+
+use plimsoll_machine::Bytes;
+
+use crate::place::aligned;
+use crate::program::store_places;
+use crate::tape::{Role, Store};
+
+/// A stretch of the store, and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First element in the store.
+    pub from: usize,
+    /// First element in the copy.
+    pub to: usize,
+    /// Elements.
+    pub words: usize,
+}
+
+/// The places of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotLayout {
+    /// Elements of the copy.
+    pub words: usize,
+    /// What is copied, in order; the runs cover the copy without gaps.
+    pub runs: Vec<Run>,
+    /// Place of each parameter.
+    pub params: Vec<Range<usize>>,
+    /// Places of each parameter's optimizer state, in the optimizer's own order.
+    pub state: Vec<Vec<Range<usize>>>,
+}
+
+impl SnapshotLayout {
+    /// The layout of a copy of this store.
+    pub fn of(store: &Store) -> SnapshotLayout {
+        let (offsets, _) = store_places(store);
+        let mut runs: Vec<Run> = Vec::new();
+        let mut places = vec![0; store.tensors.len()];
+        let mut words = 0;
+        for (id, tensor) in store.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Gradient) {
+            let (from, len) = (offsets[id], aligned(tensor.words));
+            match runs.last_mut().filter(|run| run.from + run.words == from) {
+                Some(run) => run.words += len,
+                None => runs.push(Run { from, to: words, words: len }),
+            }
+            places[id] = words;
+            words += len;
+        }
+        let params = store.params.iter().map(|place| {
+            let start = places[place.weight.0 as usize] + place.offset;
+            start..start + place.param.elements()
+        });
+        let state = store.params.iter().map(|place| {
+            let range = |id: usize| places[id]..places[id] + store.tensors[id].words;
+            place.state.iter().map(|id| range(id.0 as usize)).collect()
+        });
+        SnapshotLayout { words, runs, params: params.collect(), state: state.collect() }
+    }
+}
+
+/// Memory of a copy, in whole pages.
+pub fn snapshot_bytes(store: &Store) -> Bytes {
+    let kept = store.tensors.iter().filter(|t| t.role != Role::Gradient);
+    Bytes((kept.map(|t| aligned(t.words) as u64 * 4).sum::<u64>()).max(1).next_multiple_of(4096))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::T5Spec;
+    use crate::t5;
+    use crate::train::OptimizerSpec;
+
+    #[test]
+    fn every_parameter_and_state_has_a_place_of_its_own_and_gradients_have_none() {
+        for (keep_gradients, optimizer) in [
+            (true, OptimizerSpec::adamw(1e-3)),
+            (false, OptimizerSpec::adafactor(1e-3)),
+            (true, OptimizerSpec::adafactor(1e-3)),
+            (true, OptimizerSpec::sgd(1e-3)),
+        ] {
+            let store = t5::store(&T5Spec::small(), Some(&optimizer), keep_gradients);
+            let layout = SnapshotLayout::of(&store);
+            let mut ranges: Vec<_> = layout.params.iter().chain(layout.state.iter().flatten()).cloned().collect();
+            ranges.sort_by_key(|range| range.start);
+            assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "no two overlap");
+            assert!(ranges.iter().all(|range| range.end <= layout.words));
+            let held: usize = ranges.iter().map(|range| range.len()).sum();
+            assert_eq!(held, store.words(Role::Weight) + store.words(Role::Optimizer));
+            let mut end = 0;
+            for run in &layout.runs {
+                assert_eq!(run.to, end, "no gap");
+                end += run.words;
+            }
+            assert_eq!(end, layout.words);
+            // Weights stand together, and so do states: gradients can lie only between them.
+            assert!(layout.runs.len() <= 2, "{:?}", layout.runs);
+            assert_eq!(snapshot_bytes(&store), Bytes((layout.words as u64 * 4).next_multiple_of(4096)));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The journal's records taken in one after another, and the view that they come to.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use plimsoll_machine::Bytes;
+
+use super::chronicle::Chronicle;
+use super::course::Course;
+use super::ledger::Ledger;
+use super::told::{Told, one_line, told};
+use super::{Choices, Counts, Curve, Evaluated, Latest, RunFacts, Status, Tone, View};
+use crate::{Event, Record};
+
+/// Evaluations that are remembered beyond their curve, for a resume that goes back.
+const EVALUATIONS: usize = 64;
+/// Skipped steps that a resume can still undo.
+const SKIPS: usize = 4096;
+
+/// How the journal leaves the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Standing {
+    #[default]
+    Open,
+    Stopped,
+    Finished,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fold {
+    standing: Standing,
+    since_unix_ms: Option<u64>,
+    last_unix_ms: Option<u64>,
+    why: Option<String>,
+    run: Option<RunFacts>,
+    step: u64,
+    total_steps: u64,
+    latest: Option<Latest>,
+    evaluations: VecDeque<Evaluated>,
+    losses: Curve,
+    evals: Curve,
+    ledger: Ledger,
+    course: Course,
+    counts: Counts,
+    incident_kinds: BTreeMap<String, u64>,
+    skips: VecDeque<u64>,
+    choices: Option<Choices>,
+    chronicle: Chronicle,
+}
+
+impl Fold {
+    /// Takes in the next record.
+    pub fn take(&mut self, record: &Record) {
+        let at = record.unix_ms;
+        self.course.take(record);
+        self.last_unix_ms = Some(at);
+        let replanned = self.replans(&record.event);
+        self.note(record);
+        if let Some(told) = told(&record.event, replanned) {
+            self.chronicle.add(at, told);
+        }
+    }
+
+    /// Takes note of a line that is no record.
+    pub fn unreadable(&mut self, line: u64, found: &str) {
+        self.counts.unreadable += 1;
+        let text = one_line(&format!("line {line} of the journal is no record: `{found}`"));
+        let at = self.last_unix_ms.unwrap_or_default();
+        self.chronicle.add(at, Told { step: None, tone: Tone::Warning, text });
+    }
+
+    fn note(&mut self, record: &Record) {
+        let (at, now) = (record.unix_ms, self.course.seconds());
+        match &record.event {
+            Event::RunStarted { version, total_steps, effective_batch, threads, simd, planned_ram_bytes, .. } => {
+                let (version, simd) = (version.clone(), simd.clone());
+                let (effective_batch, threads) = (*effective_batch, *threads);
+                self.run = Some(RunFacts { version, effective_batch, threads, simd });
+                self.total_steps = *total_steps;
+                self.go_back(0);
+                self.open(at);
+                if self.ledger.planned().is_none() {
+                    self.ledger.plan(now, *planned_ram_bytes, None);
+                }
+            }
+            Event::Resumed { step, .. } => {
+                self.go_back(*step);
+                self.open(at);
+            }
+            Event::WorkerStarted { attempt, .. } => {
+                self.counts.restarts += u64::from(*attempt > 1);
+                self.since_unix_ms = None;
+                self.open(at);
+                self.ledger.forget_seen();
+            }
+            Event::Step { step, loss, lr, grad_norm, seconds, ram_bytes, .. } => {
+                self.step = *step;
+                let (step, loss, lr) = (*step, *loss, *lr);
+                self.latest = Some(Latest { step, loss, lr, grad_norm: *grad_norm, seconds: *seconds });
+                self.losses.put(step as f64, loss);
+                self.ledger.used(now, *ram_bytes);
+            }
+            Event::Skipped { step, .. } => {
+                self.step = (*step).max(self.step);
+                self.counts.skipped += 1;
+                self.skips.push_back(*step);
+                if self.skips.len() > SKIPS {
+                    self.skips.pop_front();
+                }
+            }
+            Event::Eval { step, loss, bleu, exact, .. } => {
+                self.counts.evaluations += 1;
+                self.evals.put(*step as f64, *loss);
+                self.evaluations.retain(|earlier| earlier.step < *step);
+                self.evaluations.push_back(Evaluated { step: *step, loss: *loss, bleu: *bleu, exact: *exact });
+                if self.evaluations.len() > EVALUATIONS {
+                    self.evaluations.pop_front();
+                }
+            }
+            Event::Planned { ram_bytes, budget_bytes, smallest_bytes, parts, .. } => {
+                self.choices = choices(&record.event);
+                self.ledger.plan(now, *ram_bytes, Some(*budget_bytes));
+                self.ledger.plan_parts(*smallest_bytes, parts);
+            }
+            Event::Sample { ram_bytes, seen, .. } => {
+                self.ledger.used(now, *ram_bytes);
+                self.ledger.see(seen);
+            }
+            Event::Stopped { reason, .. } => self.close(Standing::Stopped, at, Some(one_line(reason))),
+            Event::Finished { peak_ram_bytes, .. } => {
+                self.ledger.peak(*peak_ram_bytes);
+                self.close(Standing::Finished, at, None);
+            }
+            Event::Incident { kind, told, confidence, .. } => {
+                self.counts.incidents += 1;
+                *self.incident_kinds.entry(one_line(kind)).or_default() += 1;
+                self.why = Some(one_line(&format!("{told} ({confidence})")));
+            }
+            Event::Decided { decision, why, .. } if decision == "give_up" => {
+                let cause = self.why.take().map_or(String::new(), |cause| format!("{cause}; "));
+                self.why = Some(one_line(&format!("{cause}given up: {why}")));
+            }
+            Event::Failed { message, .. } => self.why = Some(one_line(message)),
+            Event::Saved { .. } => self.counts.saved += 1,
+            Event::NotSaved { .. } => self.counts.not_saved += 1,
+            Event::Warning { .. } => self.counts.warnings += 1,
+            Event::Mirrored { .. } => self.counts.mirrored += 1,
+            Event::MirrorTrouble { .. } => self.counts.mirror_troubles += 1,
+            Event::Decided { .. } | Event::Pressure { .. } | Event::Unknown => {}
+        }
+    }
+
+    /// A worker is there (again).
+    fn open(&mut self, at: u64) {
+        if self.standing != Standing::Open || self.since_unix_ms.is_none() {
+            self.since_unix_ms = Some(at);
+        }
+        self.standing = Standing::Open;
+        self.why = None;
+    }
+
+    fn close(&mut self, standing: Standing, at: u64, why: Option<String>) {
+        (self.standing, self.since_unix_ms, self.why) = (standing, Some(at), why);
+    }
+
+    /// What came after `step` does not count.
+    fn go_back(&mut self, step: u64) {
+        self.step = step;
+        self.losses.cut(|x| x <= step as f64);
+        self.evals.cut(|x| x <= step as f64);
+        self.latest = self.latest.filter(|latest| latest.step <= step);
+        self.evaluations.retain(|evaluated| evaluated.step <= step);
+        let before = self.skips.len();
+        self.skips.retain(|&skipped| skipped <= step);
+        self.counts.skipped -= (before - self.skips.len()) as u64;
+    }
+
+    /// Whether an event is a plan that has made other choices, or for another budget, than the one before it.
+    fn replans(&self, event: &Event) -> bool {
+        let Event::Planned { budget_bytes, .. } = event else { return false };
+        self.choices.is_some() && (self.choices != choices(event) || self.ledger.budget() != Some(*budget_bytes))
+    }
+
+    /// The view of all that was taken in.
+    pub fn view(&self, plan: &[(String, Bytes)], now_unix_ms: u64, alive: bool) -> View {
+        let status = match self.standing {
+            Standing::Stopped => Status::Stopped,
+            Standing::Finished => Status::Finished,
+            Standing::Open if alive => Status::Running,
+            Standing::Open => Status::Dead,
+        };
+        let running = status == Status::Running;
+        let silent = self.last_unix_ms.map_or(0, |last| now_unix_ms.saturating_sub(last)) as f64 / 1e3;
+        let silent = if running { silent } else { 0.0 };
+        let left = self.course.left(self.total_steps).filter(|_| running && self.total_steps > 0);
+        View {
+            now_unix_ms,
+            status,
+            since_unix_ms: if status == Status::Dead { self.last_unix_ms } else { self.since_unix_ms },
+            why: self.why.clone(),
+            last_unix_ms: self.last_unix_ms,
+            run: self.run.clone(),
+            step: self.step,
+            total_steps: self.total_steps,
+            eta_seconds: left.map(|left| (left - silent).max(0.0)),
+            running_seconds: self.course.seconds() + silent,
+            tokens_per_second: self.course.tokens_per_second(),
+            latest: self.latest,
+            evaluated: self.evaluations.back().copied(),
+            losses: self.losses.points(),
+            evals: self.evals.points(),
+            memory: self.ledger.view(plan),
+            time: self.course.whole(),
+            time_lately: self.course.lately(),
+            counts: self.counts,
+            incident_kinds: self.incident_kinds.clone(),
+            choices: self.choices,
+            events: self.chronicle.lines(),
+        }
+    }
+}
+
+fn choices(event: &Event) -> Option<Choices> {
+    match *event {
+        Event::Planned { micro_batch, accumulation, recompute, snapshot, .. } => {
+            Some(Choices { micro_batch, accumulation, recompute, snapshot })
+        }
+        _ => None,
+    }
+}

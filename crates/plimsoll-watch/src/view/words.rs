@@ -1,0 +1,63 @@
+//! Numbers as people read them: losses, rates, times.
+
+/// A loss: three places, or its magnitude where they would say nothing.
+pub(crate) fn loss_text(loss: f64) -> String {
+    if loss != 0.0 && loss.abs() < 0.001 { format!("{loss:.1e}") } else { format!("{loss:.3}") }
+}
+
+/// A rate of tokens.
+pub(crate) fn rate_text(rate: f64) -> String {
+    match rate {
+        rate if rate < 999.5 => format!("{rate:.0} tok/s"),
+        rate if rate < 99_950.0 => format!("{:.1}k tok/s", rate / 1e3),
+        rate if rate < 999_500.0 => format!("{:.0}k tok/s", rate / 1e3),
+        rate => format!("{:.1}M tok/s", rate / 1e6),
+    }
+}
+
+/// A short time: `0.4 s`, `12 s`, then as a clock.
+pub(crate) fn span(seconds: f64) -> String {
+    match seconds {
+        short if short < 9.95 => format!("{short:.1} s"),
+        more if more < 99.5 => format!("{more:.0} s"),
+        long => clock(long),
+    }
+}
+
+/// A time as `1:02:03`, with days before it from one day on.
+pub(crate) fn clock(seconds: f64) -> String {
+    let seconds = seconds.round().max(0.0) as u64;
+    let (days, hours, minutes, rest) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    match (days, hours) {
+        (0, 0) => format!("{minutes}:{rest:02}"),
+        (0, _) => format!("{hours}:{minutes:02}:{rest:02}"),
+        _ => format!("{days} d {hours}:{minutes:02}:{rest:02}"),
+    }
+}
+
+/// How long ago, in one unit.
+pub(crate) fn ago(seconds: f64) -> String {
+    match seconds {
+        now if now < 60.0 => format!("{now:.0} s ago"),
+        minutes if minutes < 3600.0 => format!("{:.0} min ago", (minutes / 60.0).floor()),
+        hours if hours < 2.0 * 86_400.0 => format!("{:.0} h ago", (hours / 3600.0).floor()),
+        days => format!("{:.0} d ago", (days / 86_400.0).floor()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_rates_and_losses_are_read_at_a_glance() {
+        let told = [0.04, 9.96, 99.6, 3723.4, 93_784.0].map(span);
+        assert_eq!(told, ["0.0 s", "10 s", "1:40", "1:02:03", "1 d 2:03:04"]);
+        assert_eq!([5.0, 119.0, 7300.0, 260_000.0].map(ago), ["5 s ago", "1 min ago", "2 h ago", "3 d ago"]);
+        assert_eq!(
+            [999.0, 8123.0, 123_456.0, 2e6].map(rate_text),
+            ["999 tok/s", "8.1k tok/s", "123k tok/s", "2.0M tok/s"]
+        );
+        assert_eq!([1.2344, 0.00012, f64::NAN].map(loss_text), ["1.234", "1.2e-4", "NaN"]);
+    }
+}
