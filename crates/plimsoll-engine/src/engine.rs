@@ -164,14 +164,6 @@ impl Engine {
         Ok(open.close())
     }
 
-    /// As `finish_update`, for a caller that looks at the loss alone: the norm is none where nothing was updated.
-    pub fn update(&mut self, step: MicroStep) -> Result<(Loss, Option<f64>), EngineError> {
-        Ok(match self.finish_update(step)? {
-            Updated::Done { loss, norm } => (loss, Some(norm)),
-            other => (other.loss(), None),
-        })
-    }
-
     /// The loss of the batch in the slot, without dropout and without a trace.
     pub fn eval(&mut self, samples: usize) -> Result<Loss, EngineError> {
         let placed = self.program.eval.as_ref().ok_or(EngineError::NotPlanned { what: "evaluation" })?;

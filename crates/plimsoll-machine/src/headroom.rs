@@ -65,6 +65,18 @@ impl Headroom {
         Ok(Headroom { root: root.clone(), place: cgroup::locate_memory(root, &mounts)?.ok() })
     }
 
+    /// Leaves out the innermost cgroup where its name begins with `prefix`: a limit that a program set for itself is not
+    /// what the machine can give.
+    pub fn outside_of(mut self, prefix: &str) -> Headroom {
+        if let Some(place) = &mut self.place
+            && place.chain.len() > 1
+            && place.name.rsplit('/').next().is_some_and(|name| name.starts_with(prefix))
+        {
+            place.chain.remove(0);
+        }
+        self
+    }
+
     /// What may be used now.
     pub fn read(&self) -> Result<Bytes, MachineError> {
         Ok(self.read_bound()?.bytes)

@@ -140,7 +140,7 @@ mod tests {
     fn old_ones_leave_but_not_the_best_and_not_what_is_on_its_way() {
         let there = shelf(&[(10, true), (20, true), (30, true), (40, true), (50, false)]);
         assert_eq!(leaving(&there, &BTreeSet::new(), Some(2), Some(10)), [20]);
-        assert_eq!(leaving(&there, &BTreeSet::new(), None, None), []);
+        assert!(leaving(&there, &BTreeSet::new(), None, None).is_empty());
     }
 
     #[test]

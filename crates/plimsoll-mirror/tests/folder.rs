@@ -1,7 +1,6 @@
 //! Copying to a folder and back: what is there, what never gets there, what leaves, and what a fetch makes of damage.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;

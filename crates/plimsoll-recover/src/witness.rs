@@ -20,7 +20,7 @@ use plimsoll_machine::{
 pub use after::after_the_fact;
 
 use crate::Exit;
-use crate::cause::{DiskAtDeath, Evidence, LastEvent, LastSample, RunProcess, Worker};
+use crate::cause::{DiskAtDeath, Evidence, Kind, LastEvent, LastSample, RunProcess, Worker};
 use crate::leaf::Leaf;
 use kmsg::{Kmsg, Tail};
 
@@ -61,6 +61,8 @@ pub struct Death {
     pub exit: Option<Exit>,
     /// The signal by which the supervisor was asked to stop.
     pub stop_signal: Option<i32>,
+    /// What our own worker says that it ended itself for.
+    pub told: Option<Kind>,
     /// The last lines of its standard error, or its last words in the journal, oldest first.
     pub last_words: Vec<String>,
     /// The last memory sample.
@@ -139,6 +141,7 @@ impl Witness {
             worker: death.worker,
             exit: death.exit,
             stop_signal: death.stop_signal,
+            told: death.told,
             stderr_tail: death.last_words,
             cgroup: counters,
             vmstat_oom_kill: kills,

@@ -1,12 +1,17 @@
-//! A process that writes checkpoints is killed, at random moments and before and after every single system call; what
-//! it had finished is there afterwards, whole, every time.
+//! A process that writes checkpoints is killed, at random moments, before and after every single system call, and at
+//! every byte of every file; what it had finished is there afterwards, whole, every time.
 
+use std::collections::BTreeMap;
+use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use plimsoll_recover::checkpoint::{Manifest, State, Writer, clean_leftovers, latest_complete, list, retain};
+use plimsoll_recover::RecoverError;
+use plimsoll_recover::checkpoint::{
+    BUFFER, Found, Manifest, State, Writer, clean_leftovers, latest_complete, list, retain, verify,
+};
 use serde_json::json;
 
 const DIR: &str = "PLIMSOLL_TEST_CHECKPOINTS";
@@ -118,8 +123,169 @@ fn killed_around_every_system_call_the_old_or_the_new_one_is_whole() {
     println!("killed at {calls} stops");
 }
 
+/// Saves `step` with files that are each longer than the one before, the manifest last, so that a limit on the length of
+/// files can stop the writer in any of them.
+fn save_rising(dir: &Path, step: u64) -> Result<PathBuf, RecoverError> {
+    let mut writer = Writer::begin(dir, step)?;
+    for (name, bytes) in [("first", 40), ("second", 90)] {
+        writer.file(name, |sink| content(step)[..bytes].chunks(7).try_for_each(|piece| sink.write_all(piece)))?;
+    }
+    writer.finish(json!({ "cursor": step }))
+}
+
+/// Two checkpoints, in memory.
+fn shelf() -> tempfile::TempDir {
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    [1, 2].iter().for_each(|step| drop(save_rising(dir.path(), *step).unwrap()));
+    dir
+}
+
+/// The names in a folder, and each file's length.
+fn names(dir: &Path) -> Vec<(String, u64)> {
+    let entries = fs_err::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let mut names: Vec<_> =
+        entries.map(|e| (e.file_name().into_string().unwrap(), e.metadata().unwrap().len())).collect();
+    names.sort();
+    names
+}
+
+/// The steps in `dir`; panics unless each verifies and nothing else is there.
+fn steps(dir: &Path) -> Vec<u64> {
+    let whole = |one: &Found| verify(&one.path).unwrap().step;
+    let steps: Vec<u64> = list(dir).unwrap().iter().map(whole).collect();
+    let visible = names(dir).into_iter().filter(|(name, _)| !name.starts_with('.')).count();
+    assert_eq!(visible, steps.len());
+    steps
+}
+
+#[test]
+fn a_writer_that_dies_at_any_byte_of_any_file_costs_nothing_that_was_finished() {
+    let mut met = BTreeMap::new();
+    // A new step, and one that replaces another.
+    for step in [3, 2] {
+        for byte in 0.. {
+            let dir = shelf();
+            let ended = forked::wait(forked::start(|| {
+                forked::limit_files(byte);
+                save_rising(dir.path(), step).map_or(1, |_| 0)
+            }));
+            if libc::WIFEXITED(ended) {
+                assert_eq!(libc::WEXITSTATUS(ended), 0);
+                assert_eq!(steps(dir.path()).last(), Some(&step));
+                break;
+            }
+            assert_eq!(libc::WTERMSIG(ended), libc::SIGXFSZ);
+            assert_eq!(steps(dir.path()), [1, 2], "step {step}, byte {byte}");
+            let left = names(dir.path()).into_iter().find(|(name, _)| name.starts_with(".tmp-step-")).unwrap().0;
+            let cut: Vec<_> = names(&dir.path().join(left)).into_iter().filter(|(_, bytes)| *bytes == byte).collect();
+            // `first` and `second` may by chance be as long as the limit; the one being written is the last.
+            let last = cut.iter().max_by_key(|(name, _)| ["first", "second", "manifest.json"].iter().position(|n| n == name));
+            *met.entry(last.expect("a file ends at the limit").0.clone()).or_insert(0) += 1;
+            assert_eq!(clean_leftovers(dir.path()).unwrap().len(), 1);
+            save_rising(dir.path(), step).unwrap();
+            assert_eq!(steps(dir.path()).last(), Some(&step.max(2)));
+            assert_eq!(names(dir.path()).len(), steps(dir.path()).len());
+        }
+    }
+    println!("died at these many bytes: {met:?}");
+    assert_eq!((met["first"], met["second"]), (2 * 40, 2 * 50));
+    assert!(met["manifest.json"] > 2 * 100);
+}
+
+#[test]
+fn a_write_that_fails_at_any_byte_of_any_file_is_told_and_the_next_save_works() {
+    for byte in 0.. {
+        let dir = shelf();
+        let ended = forked::wait(forked::start(|| {
+            forked::ignore_the_limit_signal();
+            let limit = forked::limit_files(byte);
+            let told = match save_rising(dir.path(), 3) {
+                Ok(_) => return 77,
+                Err(error) => format!("{error}: {}", error.source().map(ToString::to_string).unwrap_or_default()),
+            };
+            // Nothing is left of it, and nothing else was touched.
+            let names = names(dir.path()).len();
+            forked::limit_files(limit);
+            save_rising(dir.path(), 3).unwrap();
+            if told.contains(".tmp-step-3-") && told.contains("too large") && names == 2 { 0 } else { 1 }
+        }));
+        assert!(libc::WIFEXITED(ended), "byte {byte}");
+        if libc::WEXITSTATUS(ended) == 77 {
+            assert!(byte > 200, "only {byte} bytes were reached");
+            break;
+        }
+        assert_eq!(libc::WEXITSTATUS(ended), 0, "byte {byte}");
+        assert_eq!(steps(dir.path()), [1, 2, 3], "byte {byte}");
+        assert_eq!(names(dir.path()).len(), 3);
+    }
+}
+
+#[test]
+fn a_writer_that_dies_within_a_file_larger_than_its_buffer_costs_nothing_either() {
+    let long = vec![7; 2 * BUFFER.0 as usize + 99];
+    let long_save = |dir: &Path, step| -> Result<PathBuf, RecoverError> {
+        let mut writer = Writer::begin(dir, step)?;
+        writer.file("long", |sink| long.chunks(70_001).try_for_each(|piece| sink.write_all(piece)))?;
+        writer.finish(json!({}))
+    };
+    let dir = shelf();
+    for byte in (0..long.len() as u64).step_by(99_991) {
+        let ended = forked::wait(forked::start(|| {
+            forked::limit_files(byte);
+            long_save(dir.path(), 3).map_or(1, |_| 0)
+        }));
+        assert!(libc::WIFSIGNALED(ended) && libc::WTERMSIG(ended) == libc::SIGXFSZ, "byte {byte}: {ended:#x}");
+        assert_eq!(steps(dir.path()), [1, 2], "byte {byte}");
+        clean_leftovers(dir.path()).unwrap();
+    }
+    long_save(dir.path(), 3).unwrap();
+    assert_eq!(steps(dir.path()), [1, 2, 3]);
+}
+
+/// Children that are copies of this process.
+mod forked {
+    /// Runs `work` in a child, which ends with the status that it returns, or with 1 if it panics.
+    pub fn start(work: impl FnOnce() -> libc::c_int) -> libc::pid_t {
+        // SAFETY: the child runs `work`, which uses files and the heap only (glibc keeps its heap usable across a
+        // fork), takes no lock that another thread of this test could hold, and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(1);
+            // SAFETY: ends this process without running the parent's destructors.
+            unsafe { libc::_exit(status) };
+        }
+        child
+    }
+
+    /// How a child ended, or was halted under `ptrace`.
+    pub fn wait(child: libc::pid_t) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: waits for our own child; the status has room.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status
+    }
+
+    /// Lets this process write no file past `bytes`: the next byte is `SIGXFSZ`. Returns the limit before.
+    pub fn limit_files(bytes: u64) -> u64 {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let before = getrlimit(Resource::Fsize);
+        setrlimit(Resource::Core, Rlimit { current: Some(0), ..getrlimit(Resource::Core) }).unwrap();
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..before }).unwrap();
+        before.current.unwrap_or(u64::MAX)
+    }
+
+    /// Ignored, the signal becomes an error of the write.
+    pub fn ignore_the_limit_signal() {
+        // SAFETY: sets a disposition to "ignore", which involves no handler.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    }
+}
+
 /// A forked child under `ptrace`, killed at its n-th stop at the entry or the exit of a system call.
 mod traced {
+    use super::forked::{start, wait};
+
     #[derive(Debug, PartialEq)]
     pub enum End {
         Killed,
@@ -128,22 +294,17 @@ mod traced {
 
     /// `None` where tracing is not allowed.
     pub fn run_until(stop: usize, work: impl FnOnce()) -> Option<End> {
-        // SAFETY: the child runs `work`, which uses files and the heap only (glibc keeps its heap usable across a
-        // fork), takes no lock that another thread of this test could hold, and leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
+        let child = start(|| {
             // SAFETY: plain calls on ourselves.
             unsafe {
                 if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) != 0 {
-                    libc::_exit(77);
+                    return 77;
                 }
                 libc::raise(libc::SIGSTOP);
             }
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            // SAFETY: ends this process without running the parent's destructors.
-            unsafe { libc::_exit(if done.is_ok() { 0 } else { 1 }) };
-        }
+            work();
+            0
+        });
         let mut status = wait(child);
         if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 77 {
             return None;
@@ -162,12 +323,5 @@ mod traced {
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
         assert!(libc::WIFSIGNALED(wait(child)));
         Some(End::Killed)
-    }
-
-    fn wait(child: libc::pid_t) -> libc::c_int {
-        let mut status = 0;
-        // SAFETY: waits for our own child; the status has room.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        status
     }
 }

@@ -41,7 +41,7 @@ pub fn show(name: &str, mut look: impl FnMut() -> Result<View, WatchError>) -> R
     let mut screen = Screen::enter()?;
     let (mut mood, mut next) = (Mood::default(), Instant::now() + PAUSE);
     loop {
-        let scene = Scene { name, view: &view, paint };
+        let scene = Scene { name, view: &view, paint, keys: true };
         if screen.draw(|buffer| draw(buffer, &scene, &mut mood)).is_err() {
             return Ok(());
         }
@@ -63,7 +63,7 @@ pub fn show(name: &str, mut look: impl FnMut() -> Result<View, WatchError>) -> R
 
 /// The same view as plain text of 100 columns, with every line of the plan and the latest events.
 pub fn text(name: &str, view: &View) -> String {
-    let scene = Scene { name, view, paint: Paint::plain() };
+    let scene = Scene { name, view, paint: Paint::plain(), keys: false };
     let panels = arrange::page(TEXT_WIDTH, scene.part_lines(), events::lines(&scene, TEXT_WIDTH).len() as u16);
     let mut buffer = Buffer::empty(panels.area());
     draw::panels(&mut buffer, &panels, &scene, &mut Mood::default());

@@ -75,12 +75,7 @@ enum Then {
 
 /// Trains in `folder` to the end, through whatever comes.
 pub fn guard(folder: &Path, charge: Charge, _lock: &RunLock, events: Events) -> Result<(), Fail> {
-    let checkpoints = folder.join("checkpoints");
-    if checkpoints.is_dir() {
-        for path in checkpoint::clean_leftovers(&checkpoints)? {
-            render::talk(format!("removed what an interrupted save left: {}", path.display()));
-        }
-    }
+    plimsoll_recover::shed();
     // Locked in memory and spared by the OOM killer where that is permitted; a run without it is no worse than before.
     let oom_score = protect::protect_self().score_before;
     let mut mirror = charge.mirror.then(|| MirrorProcess::start(folder, oom_score));
@@ -108,6 +103,7 @@ pub fn guard(folder: &Path, charge: Charge, _lock: &RunLock, events: Events) -> 
 impl Guard<'_> {
     fn train(&mut self, mirror: &mut Option<MirrorProcess>) -> Result<(), Fail> {
         loop {
+            self.clean();
             self.attempt += 1;
             let (outcome, watcher) = self.one_worker(mirror)?;
             match self.judge(outcome, watcher)? {
@@ -119,6 +115,19 @@ impl Guard<'_> {
                 render::talk(format!("stopped; go on: plimsoll resume {}", self.folder.display()));
                 return Err(Fail::silent(Exit::Stopped));
             }
+        }
+    }
+
+    /// Removes what a worker that died in a save has left: it may be as large as a checkpoint, and the disk is planned.
+    fn clean(&self) {
+        let checkpoints = self.folder.join("checkpoints");
+        match checkpoint::clean_leftovers(&checkpoints) {
+            Ok(removed) => {
+                for path in removed {
+                    render::talk(format!("removed what an interrupted save left: {}", path.display()));
+                }
+            }
+            Err(error) => render::talk(format!("what an interrupted save left cannot be removed: {error}")),
         }
     }
 

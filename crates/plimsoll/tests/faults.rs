@@ -130,12 +130,14 @@ fn checkpoints_that_cannot_be_written_are_told_and_the_one_before_them_stands() 
     let workshop = workshop("steps = 60\nsave_every = 1\nkeep = 1");
     let (run, checkpoints) = (workshop.path("run"), workshop.path("run/checkpoints"));
     let mut trainer = Trainer::train(&workshop, "run");
-    let worker = trainer.wait_for_step(2).worker();
+    let saved = |run: &std::path::Path| records(run).iter().any(|r| matches!(r.event, Event::Saved { .. }));
+    let worker = trainer.wait_for(saved).worker();
     kill_process(worker, Signal::STOP).unwrap();
     fs_err::rename(&checkpoints, workshop.path("aside")).unwrap();
     fs_err::write(&checkpoints, "in the way").unwrap();
     kill_process(worker, Signal::CONT).unwrap();
-    // It goes on, and only at its end is there nothing left to hope for.
+    // It goes on, and at its end it waits rather than lose what it has done; until it is told not to.
+    trainer.wait_for_words("waiting until it can be written").signal(Signal::INT);
     trainer
         .end()
         .must(1, &["is not saved: ", "stands; the run goes on", "error: ", "checkpoints", "plimsoll resume run"]);

@@ -231,22 +231,19 @@ fn ctrl_c_and_sigterm_end_it_cleanly_also_while_somebody_listens() {
     }
 }
 
-/// The browser, or a word about its absence.
-fn browser() -> Option<Browser> {
-    match installed() {
-        Ok(path) => Some(Browser::start(&path)),
-        Err(why) => {
-            println!("skipped: {why}");
-            None
-        }
-    }
+/// The browser, or why there is none.
+fn browser() -> Result<Browser, String> {
+    installed().map(|path| Browser::start(&path))
 }
 
 const STEPS: &str = "document.getElementById('steps').textContent";
 
 #[test]
 fn the_page_follows_the_run_without_a_reload_and_asks_nobody_else() {
-    let Some(mut page) = browser() else { return };
+    let mut page = match browser() {
+        Ok(page) => page,
+        Err(why) => return println!("skipped: {why}"),
+    };
     let mut story = Story::begun();
     let lock = story.held();
     story.steps(60);
@@ -267,7 +264,7 @@ fn the_page_follows_the_run_without_a_reload_and_asks_nobody_else() {
     story.dies();
     story.goes_on_smaller();
     story.steps(75);
-    page.wait_for(&format!("{STEPS}.startsWith('step 275 of {TOTAL} (69 %)')"));
+    page.wait_for(&format!("{STEPS}.startsWith('step 275 of {TOTAL} (69\u{a0}%)')"));
     assert_eq!(page.value("window.marker"), "the same page");
     assert_ne!(page.value(curve), before);
     assert_eq!(page.value("document.getElementById('progress').value"), 275);
@@ -330,7 +327,10 @@ fn brightness(colour: &Value) -> f64 {
 
 #[test]
 fn the_page_says_that_the_server_is_gone_and_finds_it_again() {
-    let Some(mut page) = browser() else { return };
+    let mut page = match browser() {
+        Ok(page) => page,
+        Err(why) => return println!("skipped: {why}"),
+    };
     let mut story = Story::begun();
     story.steps(10);
     let served = Served::start(&story.run(), 0);
@@ -351,7 +351,10 @@ fn the_page_says_that_the_server_is_gone_and_finds_it_again() {
 
 #[test]
 fn the_page_shows_a_dead_run_and_why_it_died() {
-    let Some(mut page) = browser() else { return };
+    let mut page = match browser() {
+        Ok(page) => page,
+        Err(why) => return println!("skipped: {why}"),
+    };
     let mut story = Story::begun();
     story.steps(130);
     story.dies();

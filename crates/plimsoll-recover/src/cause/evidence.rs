@@ -7,6 +7,7 @@
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::Kind;
 use crate::Exit;
 
 /// What was seen of one death.
@@ -20,6 +21,8 @@ pub struct Evidence {
     pub exit: Option<Exit>,
     /// The signal by which the supervisor was asked to stop, if it was.
     pub stop_signal: Option<i32>,
+    /// What our own worker says that it ended itself for.
+    pub told: Option<Kind>,
     /// The last lines of its standard error, oldest first.
     pub stderr_tail: Vec<String>,
     /// The memory counters of the worker's cgroup.

@@ -24,6 +24,7 @@ pub fn cause(evidence: &Evidence) -> Cause {
         .or_else(|| witness::daemon(&mut case))
         .or_else(|| reboot(&mut case))
         .or_else(|| own_status(&mut case))
+        .or_else(|| own_verdict(&mut case))
         .or_else(|| own_words(&mut case))
         .or_else(|| killed(&mut case))
         .unwrap_or((Kind::Unknown, Confidence::Unproven));
@@ -98,6 +99,14 @@ fn reboot(case: &mut Case<'_>) -> Option<Verdict> {
         return Some((Kind::KernelOomOfTheHost, Confidence::Proven));
     }
     Some((Kind::PowerOrReboot, Confidence::Proven))
+}
+
+/// What our own worker knows of the failure that it ended itself for.
+fn own_verdict(case: &mut Case<'_>) -> Option<Verdict> {
+    let (Some(Exit::Exited(_)), Some(kind)) = (case.evidence.exit, case.evidence.told.clone()) else { return None };
+    case.evidence.stderr_tail.clone().into_iter().for_each(|line| case.add(Source::Stderr, line));
+    add_disk(case, &kind);
+    Some((kind, Confidence::Proven))
 }
 
 /// The exit codes of our own worker, which mean one thing each.

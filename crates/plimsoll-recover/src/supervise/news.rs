@@ -11,6 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 
 use crate::RecoverError;
+use crate::cause::Kind;
 
 /// Longer lines are nobody's.
 const LINE: usize = 4096;
@@ -47,6 +48,11 @@ pub enum News {
     Torn {
         /// The step.
         step: u64,
+    },
+    /// It is about to end itself, for this.
+    Failing {
+        /// What.
+        kind: Kind,
     },
     /// The system refused memory.
     Refused {

@@ -29,6 +29,7 @@ pub fn after_the_fact(root: &Root, started: &Started, death: Death) -> Evidence 
         worker: death.worker,
         exit: death.exit,
         stop_signal: death.stop_signal,
+        told: death.told,
         stderr_tail: death.last_words,
         cgroup,
         // Another boot counts from zero again.

@@ -65,15 +65,23 @@ pub(super) fn memory(buffer: &mut Buffer, area: Rect, scene: &Scene) {
     if top == 0.0 {
         return empty(buffer, inner, "nothing measured yet", scene);
     }
-    let y = [0.0, top * 1.05];
+    let y = [memory_floor(memory, top), top * 1.05];
     let curves = vec![
         curve(&allowed, Marker::Custom(ALLOWED), GraphType::Line).style(paint.allowed()),
         curve(&planned, Marker::Custom(PLANNED), GraphType::Line).style(paint.planned()),
         curve(&memory.used, MEASURED, GraphType::Line).style(paint.measured()),
     ];
     let x = Axis::default().bounds([0.0, end]).labels(x_labels(inner, ["0:00".to_string(), clock(end)]));
-    let labels = [0.0, y[1] / 2.0, y[1]].map(|bytes| Bytes(bytes as u64).to_string());
+    let labels = [y[0], (y[0] + y[1]) / 2.0, y[1]].map(|bytes| Bytes(bytes as u64).to_string());
     draw(buffer, inner, curves, x, Axis::default().bounds(y).labels(labels));
+}
+
+/// Where the axis of memory begins: at nothing, unless all that was used lies so near the top that the distance to the
+/// plan could not be seen.
+fn memory_floor(memory: &Memory, top: f64) -> f64 {
+    let least = memory.used.iter().map(|point| point.1).fold(f64::MAX, f64::min);
+    let floor = least - (top - least);
+    if memory.used.is_empty() || floor < 0.4 * top { 0.0 } else { floor }
 }
 
 /// The planned peak over time.

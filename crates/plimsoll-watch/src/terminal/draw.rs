@@ -17,6 +17,8 @@ pub(super) struct Scene<'a> {
     pub name: &'a str,
     pub view: &'a View,
     pub paint: Paint,
+    /// Somebody can press keys.
+    pub keys: bool,
 }
 
 impl Scene<'_> {
@@ -56,7 +58,8 @@ pub(super) fn panels(buffer: &mut Buffer, panels: &Panels, scene: &Scene, mood: 
 }
 
 /// A panel's title over its width, and the place below it.
-pub(super) fn titled(buffer: &mut Buffer, area: Rect, title: Line, paint: Paint) -> Rect {
+pub(super) fn titled(buffer: &mut Buffer, area: Rect, mut title: Line, paint: Paint) -> Rect {
+    title.push_span(" ");
     let block = Block::new().borders(Borders::TOP).border_style(paint.faint()).title(title);
     let inner = block.inner(area);
     block.render(area, buffer);

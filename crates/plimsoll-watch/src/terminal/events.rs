@@ -8,11 +8,8 @@ use ratatui::widgets::{Paragraph, Widget};
 use super::draw::{Scene, fitting, titled};
 use super::keys::Mood;
 use super::paint::Paint;
-use crate::view::words::ago;
+use crate::view::words::when;
 use crate::view::{Counts, EventLine};
-
-/// The width of `12 min ago` and a mark.
-const AGE: usize = 12;
 
 pub(super) fn draw(buffer: &mut Buffer, area: Rect, scene: &Scene, mood: &mut Mood) {
     let paint = scene.paint;
@@ -49,15 +46,17 @@ fn counts(counts: &Counts) -> Vec<String> {
 
 /// All events as lines of this width.
 pub(super) fn lines(scene: &Scene, width: u16) -> Vec<Line<'static>> {
-    let room = usize::from(width).saturating_sub(AGE + 1).max(10);
+    let events = &scene.view.events;
+    let whens: Vec<String> = events.iter().map(|event| when(event.unix_ms, scene.view.now_unix_ms)).collect();
+    let column = whens.iter().map(String::len).max().unwrap_or(0);
+    let room = usize::from(width).saturating_sub(column + 3).max(10);
     let mut lines = Vec::new();
-    for event in &scene.view.events {
+    for (event, when) in events.iter().zip(&whens) {
         let style = scene.paint.tone(event.tone);
-        let age = scene.view.now_unix_ms.saturating_sub(event.unix_ms) as f64 / 1e3;
-        let mut before = format!("{:>10} {} ", ago(age), Paint::mark(event.tone));
+        let mut before = format!("{when:>column$} {} ", Paint::mark(event.tone));
         for text in wrapped(&told(event), room) {
             lines.push(Line::from(vec![Span::styled(before, scene.paint.faint()), Span::styled(text, style)]));
-            before = " ".repeat(AGE + 1);
+            before = " ".repeat(column + 3);
         }
     }
     lines

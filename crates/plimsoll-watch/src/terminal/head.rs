@@ -14,17 +14,17 @@ use crate::view::words::{ago, clock, loss_text, rate_text};
 
 /// A name is cut here.
 const NAME: usize = 32;
-/// A running run that is silent for so long is said to be.
-const SILENT: f64 = 15.0;
+/// A running run that is silent for so many seconds, and so many times its last step, is said to be.
+const SILENT: (f64, f64) = (15.0, 3.0);
 
 pub(super) fn draw(buffer: &mut Buffer, area: Rect, scene: &Scene) {
-    let Scene { name, view, paint } = *scene;
+    let Scene { name, view, paint, .. } = *scene;
     let name: String = name.chars().take(NAME).collect();
     let mut first = vec![Span::styled(name, paint.strong()), Span::styled(standing(view), paint.status(view.status))];
     first.extend(view.latest.map(|latest| Span::raw(format!("loss {}", loss_text(latest.loss)))));
     first.extend(view.evaluated.map(|evaluated| Span::raw(format!("eval {}", loss_text(evaluated.loss)))));
     first.extend(view.tokens_per_second.map(|rate| Span::raw(rate_text(rate))));
-    first.push(Span::styled("? keys", paint.faint()));
+    first.extend(scene.keys.then(|| Span::styled("? keys", paint.faint())));
     let lines = [fitting(first, area.width), progress(view, area.width, paint), third(view, area.width, paint)];
     Paragraph::new(lines.to_vec()).render(area, buffer);
 }
@@ -37,7 +37,7 @@ fn standing(view: &View) -> String {
         (Status::Running, None) => "starting".to_string(),
         (Status::Stopped, Some(age)) => format!("stopped {}", ago(age)),
         (Status::Finished, Some(age)) => format!("finished {}", ago(age)),
-        (Status::Dead, Some(age)) => format!("dead since {}", ago(age).trim_end_matches(" ago")),
+        (Status::Dead, Some(age)) => format!("dead for {}", ago(age).trim_end_matches(" ago")),
         (Status::Stopped, None) => "stopped".to_string(),
         (Status::Finished, None) => "finished".to_string(),
         (Status::Dead, None) => "dead".to_string(),
@@ -86,7 +86,8 @@ fn figures(view: &View) -> Vec<Span<'static>> {
     let memory = &view.memory;
     let mut figures = Vec::new();
     let mut add = |text: String| figures.push(Span::raw(text));
-    if view.status == Status::Running && view.silent_seconds() > SILENT {
+    let usual = view.latest.map_or(0.0, |latest| SILENT.1 * latest.seconds);
+    if view.status == Status::Running && view.silent_seconds() > usual.max(SILENT.0) {
         add(format!("silent for {}", clock(view.silent_seconds())));
     }
     if let Some(swap) = memory.swap_bytes.filter(|&swap| swap > Bytes::ZERO) {

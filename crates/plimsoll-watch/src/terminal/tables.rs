@@ -54,9 +54,9 @@ fn shown(parts: &[PartView], lines: usize) -> Vec<PartView> {
 
 pub(super) fn time(buffer: &mut Buffer, area: Rect, scene: &Scene) {
     let (view, paint) = (scene.view, scene.paint);
-    let title =
-        [Span::styled("time", paint.strong()), Span::raw("all, lately"), Span::raw(clock(view.running_seconds))];
+    let title = [Span::styled("time", paint.strong()), Span::raw(clock(view.running_seconds))];
     let inner = titled(buffer, area, fitting(title, area.width), paint);
+    Line::from(" all  late").right_aligned().render(Rect { height: 1, ..area }, buffer);
     let (all, lately) = (view.time.wall().max(1e-9), view.time_lately.wall());
     let room = usize::from(inner.width).saturating_sub(SPENT + 14);
     let lines = view.time.parts().into_iter().zip(view.time_lately.parts()).map(|((name, spent), (_, late))| {

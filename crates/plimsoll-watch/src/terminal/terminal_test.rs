@@ -100,7 +100,7 @@ fn dead() -> View {
 
 fn screen(view: &View, width: u16, height: u16, paint: Paint, mood: &mut Mood) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    let scene = Scene { name: "chat-1", view, paint };
+    let scene = Scene { name: "chat-1", view, paint, keys: true };
     terminal.draw(|frame| draw(frame.buffer_mut(), &scene, mood)).unwrap();
     terminal.backend().buffer().clone()
 }
@@ -122,7 +122,7 @@ fn a_running_run_has_everything_at_60_by_20() {
         "plan by part",
         "weights           90.0 MiB",
         "2 others",
-        "time  all, lately  2:11",
+        "time  2:11 ",
         "compute",
         "data wait",
         "events  4 saved",
@@ -139,7 +139,7 @@ fn a_dead_run_says_that_it_is_and_why() {
     for (width, height) in [(60, 20), (100, 30), (40, 10), (200, 60)] {
         let lines = plain(&view, width, height);
         let text = lines.join("\n");
-        assert!(lines[0].starts_with("chat-1  dead since 2 s"), "{text}");
+        assert!(lines[0].starts_with("chat-1  dead for 2 s"), "{text}");
         assert!(lines[2].starts_with("the kernel killed it: its cgroup was out"), "{text}");
         assert!(text.contains("✗ step 120: worker died: the"), "{text}");
         assert!(!text.contains("ETA"), "{text}");

@@ -45,9 +45,43 @@ pub(crate) fn ago(seconds: f64) -> String {
     }
 }
 
+/// A moment: how long ago, or its date (UTC) from a day on.
+pub(crate) fn when(unix_ms: u64, now_unix_ms: u64) -> String {
+    let age = now_unix_ms.saturating_sub(unix_ms) as f64 / 1e3;
+    if age < 86_400.0 { ago(age) } else { date(unix_ms / 1000) }
+}
+
+/// `11-14 22:13Z`
+fn date(unix: u64) -> String {
+    let (mut day, minute) = (unix / 86_400, unix % 86_400 / 60);
+    // The calendar repeats itself after 400 years.
+    day %= 146_097;
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    while day >= 365 + u64::from(leap(year)) {
+        day -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while day >= lengths[month] {
+        day -= lengths[month];
+        month += 1;
+    }
+    format!("{:02}-{:02} {:02}:{:02}Z", month + 1, day + 1, minute / 60, minute % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_is_told_by_its_age_and_later_by_its_date() {
+        let now = 1_709_251_200_000; // 2024-03-01 00:00Z, by `date -u`
+        assert_eq!(when(now - 90_000, now), "1 min ago");
+        assert_eq!(when(now - 86_400_000, now), "02-29 00:00Z");
+        assert_eq!([date(0), date(1_700_000_000), date(1_798_761_599)], ["01-01 00:00Z", "11-14 22:13Z", "12-31 23:59Z"]);
+    }
 
     #[test]
     fn times_rates_and_losses_are_read_at_a_glance() {

@@ -1,6 +1,6 @@
 //! The newest look at the run, shared by all who ask for it.
 //!
-//! Invariant: the run is looked at while somebody asks, and never more than once in [`PAUSE`]. A listener gets a view
+//! Invariant: the run is looked at while somebody asks, and never more than once in `PAUSE`. A listener gets a view
 //! when it differs from the one that it has, and a beat when nothing was said for long, so that a page can tell a
 //! quiet run from a dead connection. A slow listener misses views in between, and costs no memory.
 
@@ -19,8 +19,10 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::incidents::{Kinds, kinds};
 use crate::{View, WatchError};
 
-/// The time between two looks, and between two views to one listener.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The time between two views to one listener.
+const TICK: Duration = Duration::from_millis(500);
+/// The least time between two looks: below a tick, so that a tick that comes a little early is not told old news.
+const PAUSE: Duration = Duration::from_millis(400);
 /// The longest silence of a stream.
 const BEAT: Duration = Duration::from_secs(5);
 /// How long a page waits before it connects again, as it is told.
@@ -106,7 +108,7 @@ impl Feed {
     /// What a page listens to, or nothing where all seats are taken.
     pub(super) fn listen(self: Arc<Feed>) -> Option<impl Stream<Item = Result<Event, Infallible>>> {
         let seat = Arc::clone(&self.seats).try_acquire_owned().ok()?;
-        let mut ticks = interval(PAUSE);
+        let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let listener = Listener { feed: self, ticks, heard: None, last_word: Instant::now(), _seat: seat };
         Some(unfold(listener, async |mut listener| {

@@ -38,8 +38,9 @@ const LATE_MS: u64 = 10_000;
 /// What an attempt has told so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
+    opened_at: u64,
     worker: bool,
-    planned_at: Option<u64>,
+    planned: bool,
     begun: bool,
     working: bool,
     ended: bool,
@@ -50,10 +51,9 @@ impl Told {
     fn is_over(&self, record: &Record) -> bool {
         match &record.event {
             Event::WorkerStarted { .. } => {
-                let late = self.planned_at.is_some_and(|at| record.unix_ms.saturating_sub(at) <= LATE_MS);
-                self.worker || self.ended || !late
+                self.worker || self.ended || record.unix_ms.saturating_sub(self.opened_at) > LATE_MS
             }
-            Event::Planned { .. } => self.planned_at.is_some() || self.begun || self.working || self.ended,
+            Event::Planned { .. } => self.planned || self.working || self.ended,
             Event::RunStarted { .. } | Event::Resumed { .. } => self.begun || self.working || self.ended,
             _ => false,
         }
@@ -62,7 +62,7 @@ impl Told {
     fn note(&mut self, record: &Record) {
         match &record.event {
             Event::WorkerStarted { .. } => self.worker = true,
-            Event::Planned { .. } => self.planned_at = Some(record.unix_ms),
+            Event::Planned { .. } => self.planned = true,
             Event::RunStarted { .. } | Event::Resumed { .. } => self.begun = true,
             Event::Finished { .. } | Event::Stopped { .. } | Event::Incident { .. } => self.ended = true,
             Event::Step { .. } | Event::Skipped { .. } | Event::Eval { .. } | Event::Saved { .. } => {
@@ -80,7 +80,7 @@ pub fn attempts(records: &[Record]) -> Vec<Attempt<'_>> {
     for (at, record) in records.iter().enumerate() {
         if at == 0 || told.is_over(record) {
             starts.push(at);
-            told = Told::default();
+            told = Told { opened_at: record.unix_ms, ..Told::default() };
         }
         told.note(record);
     }

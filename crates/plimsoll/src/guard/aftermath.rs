@@ -27,7 +27,7 @@ pub(super) fn inquire(
     watcher.open_journal();
     let records = plimsoll_watch::last(&path, TAIL).unwrap_or_default();
     // The leaf is held until its counters have been read.
-    let Watcher { leaf: _leaf, mut witness, last, planned, refused, .. } = watcher;
+    let Watcher { leaf: _leaf, mut witness, last, planned, failing, refused, .. } = watcher;
     let mut last_words: Vec<String> = last_words(&records);
     last_words.extend(refused.map(|bytes| format!("memory allocation of {bytes} bytes failed")));
     let disk = space_of(folder).ok().map(|space| DiskAtDeath { free: space.available, needed: None, error: None });
@@ -35,6 +35,7 @@ pub(super) fn inquire(
         worker: Worker::Native,
         exit: Some(outcome.exit),
         stop_signal: outcome.stopped_by.map(StopSignal::number),
+        told: failing,
         last_words,
         last_sample: last.map(|look| look.last()),
         last_event: last_event(&records),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll_machine::{Bytes, Root};
+use plimsoll_recover::cause::Kind;
 use plimsoll_recover::leaf::Leaf;
 use plimsoll_recover::pressure::{self, Limits, Pressure, Sample, Why};
 use plimsoll_recover::sampler::{Look, Sampler};
@@ -70,6 +71,8 @@ pub(super) struct Watcher {
     step: u64,
     level: &'static str,
     pub hand_over: Option<HandOver>,
+    /// What it says that it ends itself for.
+    pub failing: Option<Kind>,
     pub torn: bool,
     pub refused: Option<u64>,
 }
@@ -105,6 +108,7 @@ impl Watcher {
             step: 0,
             level: "fine",
             hand_over: None,
+            failing: None,
             torn: false,
             refused: None,
         }
@@ -144,6 +148,7 @@ impl Watcher {
                 self.step = step;
                 self.save_time = Duration::try_from_secs_f64(seconds).unwrap_or(FIRST_SAVE);
             }
+            News::Failing { kind } => self.failing = Some(kind),
             News::Torn { .. } => self.torn = true,
             News::Refused { bytes } => self.refused = Some(bytes),
         }

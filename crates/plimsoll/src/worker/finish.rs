@@ -18,8 +18,8 @@ impl Run<'_> {
     pub(super) fn finish(mut self) -> Result<(), Fail> {
         let model = self.folder.join("model");
         let ended = self
-            .with_room(|run| run.save_unless_saved(SaveReason::End))
-            .and_then(|()| self.with_room(|run| save::save_final(run, &model)));
+            .with_patience(|run| run.save_unless_saved(SaveReason::End))
+            .and_then(|()| self.with_patience(|run| save::save_final(run, &model)));
         if let Err(fail) = ended {
             return Err(self.noted(fail));
         }
@@ -28,7 +28,9 @@ impl Run<'_> {
         self.look();
         let summary = self.summary();
         let text = summary.to_json();
-        if let Err(fail) = self.with_room(|run| Ok(atomic_write(&run.folder.join("summary.json"), text.as_bytes())?)) {
+        if let Err(fail) =
+            self.with_patience(|run| Ok(atomic_write(&run.folder.join("summary.json"), text.as_bytes())?))
+        {
             return Err(self.noted(fail));
         }
         self.note(&Event::Finished {

@@ -13,10 +13,12 @@ use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::program::Program;
 use plimsoll_plan::tape::Role as TensorRole;
+use plimsoll_recover::cause::Kind;
 use plimsoll_recover::{News, NewsWriter, StopFlag};
 use plimsoll_watch::{EvalResult, Event, Journal, Moment, Progress, SaveReason, StepView, Target};
 
 use super::evaluate::{self, Evaluation, evaluate};
+use super::last_words;
 use super::samples::Looks;
 use super::save::{self, Layout, Restored};
 use super::saver::{Saver, out_of_hand};
@@ -264,6 +266,8 @@ impl<'a> Run<'a> {
     pub(super) fn noted(&mut self, fail: Fail) -> Fail {
         let message = fail.fact.as_ref().map_or("failed".to_string(), |fact| format!("{fact:#}"));
         self.note(&Event::Failed { step: self.step, message, place: None });
+        let kind = if self.poisoned { Some(Kind::NonFinite) } else { last_words::kind_of(&fail) };
+        kind.into_iter().for_each(|kind| self.tell(&News::Failing { kind }));
         let _ = self.journal.sync();
         let fail = Fail { exit: Exit::Failed, ..fail };
         if fail.hint.is_some() {

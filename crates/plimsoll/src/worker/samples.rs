@@ -15,6 +15,8 @@ use crate::heap::{self, Role};
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two samples in the journal, besides those at telling moments.
 const SAMPLE: Duration = Duration::from_secs(30);
+/// How the names of the supervisor's own cgroups begin.
+const LEAF: &str = "plimsoll-";
 /// Steps in swap before its cost is told.
 const SWAP_STEPS: u32 = 5;
 
@@ -36,7 +38,7 @@ impl Looks {
     pub fn new(supervisor: u32) -> Looks {
         let root = Root::system();
         Looks {
-            headroom: Headroom::find(&root).ok(),
+            headroom: Headroom::find(&root).ok().map(|headroom| headroom.outside_of(LEAF)),
             root,
             supervisor,
             looked: None,

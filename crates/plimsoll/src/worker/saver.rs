@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use plimsoll_engine::Snapshot;
 use plimsoll_machine::Bytes;
-use plimsoll_recover::{News, RecoverError, checkpoint};
+use plimsoll_recover::cause::Kind;
+use plimsoll_recover::{News, checkpoint};
 use plimsoll_watch::{Event, SaveReason};
 
+use super::last_words;
 use super::run::Run;
 use super::save::Content;
 use crate::render::{self, Exit, Fail};
@@ -55,6 +57,8 @@ pub(super) struct Saver {
     writing: Option<Writing>,
     /// When the last save was begun.
     pub began: Instant,
+    /// Why the last save failed, if it did.
+    trouble: Option<String>,
 }
 
 struct Writing {
@@ -67,7 +71,7 @@ struct Writing {
 
 impl Saver {
     pub fn new(snapshot: Option<Snapshot>) -> Saver {
-        Saver { snapshot, writing: None, began: Instant::now() }
+        Saver { snapshot, writing: None, began: Instant::now(), trouble: None }
     }
 }
 
@@ -110,7 +114,7 @@ impl Run<'_> {
         let content = Content::of(self, reason)?;
         let waiting = self.not_mirrored();
         let background = matches!(reason, SaveReason::Steps | SaveReason::Time | SaveReason::BeforeEval);
-        if let (true, Some(mut snapshot)) = (background, self.saver.snapshot.take()) {
+        if background && let Some(mut snapshot) = self.saver.snapshot.take() {
             snapshot.fill(&self.engine);
             let step = content.step;
             let write = move || {
@@ -151,7 +155,7 @@ impl Run<'_> {
 
     fn saved(&mut self, step: u64, reason: SaveReason, what: (PathBuf, Bytes), took: Duration, waited: Duration) {
         let (path, bytes) = what;
-        self.saved_at = Some(step);
+        (self.saved_at, self.saver.trouble) = (Some(step), None);
         if reason == SaveReason::Exit {
             self.exit_step = Some(step);
         }
@@ -176,21 +180,24 @@ impl Run<'_> {
             Some(step) => format!("the checkpoint of step {step} stands"),
             None => "there is no checkpoint yet".to_string(),
         };
-        self.progress.note(&format!("step {step} is not saved: {reason}; {left}; the run goes on"));
+        // The same trouble at every save is said once; the journal has them all.
+        if self.saver.trouble.as_ref() != Some(&reason) {
+            self.progress.note(&format!("step {step} is not saved: {reason}; {left}; the run goes on"));
+            self.saver.trouble = Some(reason.clone());
+        }
         self.note(&Event::NotSaved { step, reason });
     }
 
-    /// Does `deed`; where the disk is full, waits until there is room or somebody asks us to stop: what this run holds
-    /// in memory is lost otherwise.
-    pub(super) fn with_room(&mut self, mut deed: impl FnMut(&mut Self) -> Result<(), Fail>) -> Result<(), Fail> {
+    /// Does `deed`; where a disk is full or fails, waits until it can be done or somebody asks us to stop: what this run
+    /// holds in memory is lost otherwise.
+    pub(super) fn with_patience(&mut self, mut deed: impl FnMut(&mut Self) -> Result<(), Fail>) -> Result<(), Fail> {
         let mut told = false;
         loop {
             match deed(self) {
-                Err(fail) if disk_is_full(&fail) && !self.stop.requested() => {
-                    if !told {
+                Err(fail) if worth_waiting(&fail) && !self.poisoned && !self.stop.requested() => {
+                    if !std::mem::replace(&mut told, true) {
                         self.note_not_saved(self.step, &fail);
-                        render::talk("waiting for room on the disk; Ctrl-C gives up what is not saved");
-                        told = true;
+                        render::talk("waiting until it can be written; Ctrl-C gives up what is not saved");
                     }
                     std::thread::sleep(PATIENCE);
                 }
@@ -210,15 +217,9 @@ impl Run<'_> {
     }
 }
 
-/// Whether room on the disk would cure it.
-fn disk_is_full(fail: &Fail) -> bool {
-    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-    fail.fact.iter().flat_map(|fact| fact.chain()).any(|cause| {
-        matches!(cause.downcast_ref(), Some(RecoverError::DiskTooFull { .. }))
-            || cause
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| matches!(error.kind(), StorageFull | QuotaExceeded))
-    })
+/// Whether the same may succeed a little later.
+fn worth_waiting(fail: &Fail) -> bool {
+    matches!(last_words::kind_of(fail), Some(Kind::DiskFull | Kind::IoError))
 }
 
 /// A run whose weights got out of hand.
@@ -253,15 +254,5 @@ mod tests {
         assert_eq!(due(Due { asked: true, step: 10, ..QUIET }), Some(SaveReason::Pressure));
         let never = Due { every: None, minutes: None, since: Duration::from_secs(1 << 30), ..QUIET };
         assert_eq!(due(never), None);
-    }
-
-    #[test]
-    fn a_full_disk_is_told_from_other_failures_at_any_depth() {
-        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
-        assert!(disk_is_full(&Fail::new(Exit::Failed, full).context("writing")));
-        let (needed, free, path) = (Bytes(2), Bytes(1), PathBuf::from("x"));
-        assert!(disk_is_full(&Fail::new(Exit::Failed, RecoverError::DiskTooFull { needed, free, path })));
-        assert!(!disk_is_full(&Fail::new(Exit::Failed, std::io::Error::other("no"))));
-        assert!(!disk_is_full(&Fail::silent(Exit::Failed)));
     }
 }

@@ -10,6 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use plimsoll_machine::Bytes;
+
 use super::run::kill;
 
 /// How long the kernel may take to bury what was in a cgroup.
@@ -39,6 +41,17 @@ impl Cgroup {
         // A kernel without swap accounting has no such file, and then no swap is counted here either.
         let _ = fs_err::write(cgroup.dir.join(files[1]), swap);
         Ok(cgroup)
+    }
+
+    /// What its processes hold that the kernel cannot take back by dropping files.
+    pub fn held(&self) -> Bytes {
+        let stat = fs_err::read_to_string(self.dir.join("memory.stat")).unwrap();
+        let of = |key: &str| {
+            let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+            line.and_then(|value| value.trim().parse::<u64>().ok())
+        };
+        // Version 1 counts what is below it by `total_`, version 2 always.
+        Bytes(of("total_rss").or_else(|| of("anon")).unwrap())
     }
 
     /// The command's process moves into the cgroup before it becomes the program.

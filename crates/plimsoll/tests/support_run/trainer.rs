@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 
 use plimsoll_watch::{Event, Record};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,10 +32,16 @@ pub fn any_of(range: RangeInclusive<u64>) -> u64 {
 }
 
 impl Trainer {
-    /// Trains `job.toml` of the workshop in its folder `run`.
+    /// Trains `job.toml` of the workshop in its folder `run`, which may be there and empty.
     pub fn train(workshop: &Workshop, run: &str) -> Trainer {
-        fs_err::create_dir(workshop.path(run)).unwrap();
+        fs_err::create_dir_all(workshop.path(run)).unwrap();
         Trainer::start(workshop, &["train", "job.toml", "--out", run], run)
+    }
+
+    /// The same, after `more` has had its way with the command.
+    pub fn train_with(workshop: &Workshop, run: &str, more: impl FnOnce(&mut Command)) -> Trainer {
+        fs_err::create_dir(workshop.path(run)).unwrap();
+        Trainer::start_with(workshop, &["train", "job.toml", "--out", run], run, more)
     }
 
     /// Resumes the run in `run`.
@@ -44,6 +50,10 @@ impl Trainer {
     }
 
     fn start(workshop: &Workshop, args: &[&str], run: &str) -> Trainer {
+        Trainer::start_with(workshop, args, run, |_| {})
+    }
+
+    fn start_with(workshop: &Workshop, args: &[&str], run: &str, more: impl FnOnce(&mut Command)) -> Trainer {
         let changes = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
         let run = workshop.path(run);
         add_watch(&changes, &run, WatchFlags::CREATE | WatchFlags::MODIFY | WatchFlags::MOVED_TO).unwrap();
@@ -58,6 +68,7 @@ impl Trainer {
                 Ok(())
             })
         };
+        more(&mut command);
         let child = command.stderr(file).spawn().expect("plimsoll starts");
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         Trainer { child, ended, changes, run, stderr }
@@ -79,6 +90,20 @@ impl Trainer {
         }
     }
 
+    /// Waits until the program has said `words`. A process that ends before is a failure.
+    #[track_caller]
+    pub fn wait_for_words(&mut self, words: &str) -> &mut Trainer {
+        loop {
+            let over = self.child.try_wait().unwrap();
+            let said = fs_err::read_to_string(&self.stderr).unwrap();
+            if said.contains(words) {
+                return self;
+            }
+            assert!(over.is_none(), "it ended before: {over:?}\n{said}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
     /// Waits until the journal holds the loss of `step` or of a later one.
     #[track_caller]
     pub fn wait_for_step(&mut self, step: u64) -> &mut Trainer {
@@ -90,15 +115,51 @@ impl Trainer {
         self.find_worker().expect("the supervisor has a worker")
     }
 
-    fn find_worker(&self) -> Option<Pid> {
-        let ours = self.child.id().to_string();
+    /// The same, if there is one that lives.
+    pub fn find_worker(&self) -> Option<Pid> {
+        let listed = plimsoll_machine::children(&plimsoll_machine::Root::system(), self.child.id());
+        let pids: Vec<i32> = match listed.is_empty() {
+            // A kernel may not list them.
+            true => self.children_by_stat()?,
+            false => listed.into_iter().map(|pid| pid as i32).collect(),
+        };
+        // One that has ended has no command line, and one that is not yet the program has another.
         let is_worker = |pid: &i32| {
+            let line = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(b"worker")
+        };
+        pids.into_iter().find(is_worker).and_then(Pid::from_raw)
+    }
+
+    fn children_by_stat(&self) -> Option<Vec<i32>> {
+        let ours = self.child.id().to_string();
+        let is_ours = |pid: &i32| {
             let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let behind_the_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
             behind_the_name.split_whitespace().nth(1) == Some(ours.as_str())
         };
         let names = fs_err::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        names.filter_map(|name| name.parse().ok()).find(is_worker).and_then(Pid::from_raw)
+        Some(names.filter_map(|name| name.parse().ok()).filter(is_ours).collect())
+    }
+
+    /// The run's folder.
+    pub fn run(&self) -> &Path {
+        &self.run
+    }
+
+    /// Whether the supervisor has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// The status that it ended with; `None` where it has not, or was killed.
+    pub fn code(&mut self) -> Option<i32> {
+        self.child.try_wait().unwrap()?.code()
+    }
+
+    /// What was said so far.
+    pub fn said(&self) -> String {
+        fs_err::read_to_string(&self.stderr).unwrap()
     }
 
     /// Signals the supervisor.
@@ -131,6 +192,12 @@ impl Drop for Trainer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits for the end of a process that may be anybody's child.
+pub fn wait_for_end(process: &OwnedFd) {
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    while poll(&mut ended, None).is_err() {}
 }
 
 /// What the journal of a run says so far.

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZeroU16;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,11 +14,16 @@ use std::time::{Duration, Instant};
 /// Longer than anything takes on the slowest machine.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// Flags of input, output, control and local modes, and the control characters.
+pub type Settings = (u32, u32, u32, u32, [u8; 32]);
+
 /// A terminal with a program on it.
 pub struct Pty {
     ours: Option<File>,
-    /// Kept open, so that its settings can be read after the program has ended.
+    /// Kept open while the program runs, for the settings.
     theirs: Option<OwnedFd>,
+    /// The settings at the program's end.
+    left: Option<Settings>,
     child: Child,
     written: Receiver<Vec<u8>>,
     parser: vt100::Parser,
@@ -56,8 +62,8 @@ impl Pty {
                 }
             }
         });
-        let parser = vt100::Parser::new(rows, columns, 0);
-        Pty { ours: Some(ours), theirs: Some(theirs), child, written, parser }
+        let parser = vt100::Parser::new(cells(rows), cells(columns), 0);
+        Pty { ours: Some(ours), theirs: Some(theirs), left: None, child, written, parser }
     }
 
     /// The screen, as of what was read so far.
@@ -75,7 +81,7 @@ impl Pty {
         let (rows, columns) = self.screen().size();
         let coloured =
             |row, column| self.screen().cell(row, column).is_some_and(|cell| cell.fgcolor() != vt100::Color::Default);
-        (0..rows).any(|row| (0..columns).any(|column| coloured(row, column)))
+        (0..rows.get()).any(|row| (0..columns.get()).any(|column| coloured(row, column)))
     }
 
     /// Waits until the screen holds `text`.
@@ -108,7 +114,7 @@ impl Pty {
         let terminal = self.ours.as_ref().expect("the terminal is there").as_raw_fd();
         // SAFETY: the descriptor is open, and the call only reads the size.
         assert_eq!(unsafe { libc::ioctl(terminal, libc::TIOCSWINSZ, &raw const size) }, 0);
-        self.parser.screen_mut().set_size(rows, columns);
+        self.parser.screen_mut().set_size(cells(rows), cells(columns));
         // The terminal is not the program's controlling one, so the kernel does not do this.
         self.signal(libc::SIGWINCH);
     }
@@ -130,7 +136,10 @@ impl Pty {
     }
 
     /// The terminal's settings: raw or not, and all the rest.
-    pub fn settings(&self) -> (u32, u32, u32, u32, [u8; 32]) {
+    pub fn settings(&self) -> Settings {
+        if let Some(left) = self.left {
+            return left;
+        }
         // SAFETY: plain data, for which zeroes are a value.
         let mut settings: libc::termios = unsafe { std::mem::zeroed() };
         let terminal = self.theirs.as_ref().expect("the terminal is there").as_raw_fd();
@@ -155,7 +164,10 @@ impl Pty {
                 panic!("it does not end; on screen:\n{}", self.contents());
             }
         };
-        while let Ok(bytes) = self.written.recv_timeout(Duration::from_millis(200)) {
+        self.left = self.theirs.is_some().then(|| self.settings());
+        // Without a second end, reading ends when everything was read.
+        self.theirs = None;
+        while let Ok(bytes) = self.written.recv_timeout(DEADLINE) {
             self.parser.process(&bytes);
         }
         status
@@ -167,6 +179,10 @@ impl Drop for Pty {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn cells(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).expect("a terminal has rows and columns")
 }
 
 /// Keeps our end out of the programs that are started.

@@ -1,6 +1,7 @@
 // Numbers in words: bytes, times, counts. One place, so that the page says a thing the same way everywhere.
 
 const MISSING = "–";
+const SPACE = "\u00a0"; // between a number and its unit no line may break
 const KIB = 1024;
 export const BYTE_UNITS = [1, KIB, KIB ** 2, KIB ** 3, KIB ** 4];
 const BYTE_NAMES = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -16,25 +17,26 @@ const written = (value, how) => (value === null || value === undefined ? MISSING
 export const count = (value) => written(value, (n) => whole.format(n));
 export const figure = (value) => written(value, (n) => (n !== 0 && Math.abs(n) < 1e-3 ? n.toExponential(2) : short.format(n)));
 export const compact = (value) => written(value, (n) => (n < 1e5 ? (n < 100 ? short : whole) : kilo).format(n));
-export const percent = (value) => written(value, (n) => `${n > 0 && n < 0.1 ? tenth.format(100 * n) : whole.format(100 * n)} %`);
+export const percent = (value) => written(value, (n) => `${n > 0 && n < 0.1 ? tenth.format(100 * n) : whole.format(100 * n)}${SPACE}%`);
 
 export function bytes(value) {
   return written(value, (n) => {
     const at = Math.max(BYTE_UNITS.findLastIndex((unit) => Math.abs(n) >= unit), 0);
     const size = n / BYTE_UNITS[at];
-    return `${(at === 0 ? whole : size < 10 ? hundredth : tenth).format(size)} ${BYTE_NAMES[at]}`;
+    return `${(at === 0 ? whole : size < 10 ? hundredth : tenth).format(size)}${SPACE}${BYTE_NAMES[at]}`;
   });
 }
 
 export function duration(seconds) {
+  const unit = (n, name) => `${n}${SPACE}${name}`;
   return written(seconds, (s) => {
-    if (s < 10) return `${hundredth.format(s)} s`;
-    if (s < 99.5) return `${whole.format(s)} s`;
+    if (s < 10) return unit(hundredth.format(s), "s");
+    if (s < 99.5 && s !== 60) return unit(whole.format(s), "s");
     const minutes = Math.round(s / 60);
-    if (minutes < 60) return `${minutes} min`;
+    if (minutes < 60) return unit(minutes, "min");
     const hours = Math.floor(minutes / 60);
-    if (hours < 48) return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
-    return hours % 24 ? `${Math.floor(hours / 24)} d ${hours % 24} h` : `${hours / 24} d`;
+    const two = (more, name, less, rest) => (less ? `${unit(more, name)} ${unit(less, rest)}` : unit(more, name));
+    return hours < 48 ? two(hours, "h", minutes % 60, "min") : two(Math.floor(hours / 24), "d", hours % 24, "h");
   });
 }
 

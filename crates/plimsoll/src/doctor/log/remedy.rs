@@ -34,13 +34,10 @@ pub fn advice(judged: &Judged, scan: &Scan) -> Vec<Advice> {
             ))]
         }
         Kind::KilledUnproven { .. } => vec![
-            say(
-                "137 and `Killed` do not say who killed: look at the kernel's log of that time (`dmesg -T > kernel.log`, \
-                 then `plimsoll doctor kernel.log`) before you change anything",
-            ),
-            say(
-                "in a container or batch job, its manager may know: `docker inspect`, `kubectl describe pod`, `sacct -j`",
-            ),
+            say("137 and `Killed` do not say who killed: look at the kernel's log of that time (`dmesg -T > \
+                 kernel.log`, then `plimsoll doctor kernel.log`) before you change anything"),
+            say("in a container or batch job, its manager may know: `docker inspect`, `kubectl describe pod`, \
+                 `sacct -j`"),
         ],
         Kind::CudaOutOfMemory => card(first),
         Kind::DiskFull if first.contains("shared memory") => {
