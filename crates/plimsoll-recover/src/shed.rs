@@ -7,8 +7,8 @@ use std::ffi::c_void;
 
 use fs_err as fs;
 
-/// Drops the clean pages of mapped files, and lets the kernel's record of the peak (`VmHWM`) begin anew. What cannot be
-/// done is left: it costs memory and nothing else. Called before pages are locked.
+/// Drops the clean pages of mapped files. What cannot be done is left: it costs memory and nothing else. Called before
+/// pages are locked. The kernel's record of the peak (`VmHWM`) stays: that peak was real.
 pub fn shed() {
     let Ok(text) = fs::read_to_string("/proc/self/smaps") else { return };
     for (start, end) in clean(&text) {
@@ -16,7 +16,6 @@ pub fn shed() {
         // page comes back from the file with the same content.
         unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_DONTNEED) };
     }
-    let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
 /// Read-only mappings of files without a page of our own, from the text of `smaps`.

@@ -11,29 +11,33 @@ use super::draw::{Scene, fitting, titled};
 use crate::view::PartView;
 use crate::view::words::clock;
 
-/// The width of a number of bytes.
+/// The width of a number of bytes, and of one that is in MiB and does not say so.
 const NUMBER: u16 = 9;
+const BARE: u16 = 7;
+/// Below this width numbers are bare.
+const NARROW: u16 = 40;
 /// The width of the names of what time was spent on.
 const SPENT: usize = 10;
 
 pub(super) fn parts(buffer: &mut Buffer, area: Rect, scene: &Scene) {
     let paint = scene.paint;
     let inner = titled(buffer, area, Line::styled("plan by part", paint.strong()), paint);
-    let lines = usize::from(inner.height.saturating_sub(1));
+    let (lines, narrow) = (usize::from(inner.height.saturating_sub(1)), inner.width < NARROW);
     let rows = shown(&scene.view.memory.parts, lines).into_iter().map(|part| {
         let over = part.used_bytes > part.planned_bytes && part.planned_bytes.is_some();
         let style = if over { paint.allowed() } else { Style::new() };
         let number = |bytes: Option<Bytes>, mark: &str| {
-            let text = bytes.map_or("-".to_string(), |bytes| bytes.to_string());
+            let bare = |bytes: Bytes| format!("{:.1}", bytes.as_mib());
+            let text = bytes.map_or("-".to_string(), |bytes| if narrow { bare(bytes) } else { bytes.to_string() });
             Cell::from(Line::from(format!("{mark}{text}")).right_aligned())
         };
         let (planned, used) = (number(part.planned_bytes, ""), number(part.used_bytes, if over { "!" } else { "" }));
         Row::new([Cell::from(part.name), planned, used]).style(style)
     });
-    let heading = ["part", "planned", "used"].map(|name| Line::from(name));
-    let [part, planned, used] = heading;
+    let [part, planned, used] = [if narrow { "MiB" } else { "part" }, "planned", "used"].map(Line::from);
     let heading = Row::new([part, planned.right_aligned(), used.right_aligned()]).style(paint.faint());
-    let widths = [Constraint::Fill(1), Constraint::Length(NUMBER), Constraint::Length(NUMBER + 1)];
+    let number = if narrow { BARE } else { NUMBER };
+    let widths = [Constraint::Fill(1), Constraint::Length(number), Constraint::Length(number)];
     Table::new(rows, widths).header(heading).render(inner, buffer);
 }
 

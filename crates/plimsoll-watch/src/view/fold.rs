@@ -191,7 +191,7 @@ impl Fold {
         let running = status == Status::Running;
         let silent = self.last_unix_ms.map_or(0, |last| now_unix_ms.saturating_sub(last)) as f64 / 1e3;
         let silent = if running { silent } else { 0.0 };
-        let left = self.course.left(self.total_steps).filter(|_| running && self.total_steps > 0);
+        let left = self.course.left(self.total_steps, silent).filter(|_| running && self.total_steps > 0);
         View {
             now_unix_ms,
             status,
@@ -201,7 +201,7 @@ impl Fold {
             run: self.run.clone(),
             step: self.step,
             total_steps: self.total_steps,
-            eta_seconds: left.map(|left| (left - silent).max(0.0)),
+            eta_seconds: left,
             running_seconds: self.course.seconds() + silent,
             tokens_per_second: self.course.tokens_per_second(),
             latest: self.latest,

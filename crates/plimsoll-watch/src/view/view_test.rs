@@ -192,6 +192,8 @@ fn the_time_left_follows_from_this_workers_pace_and_runs_down_while_nothing_is_w
     assert_eq!(log.view(true).eta_seconds, Some(17.5));
     let later = View::of(&log.records, &[], log.unix_ms + 1500, true);
     assert_eq!((later.eta_seconds, later.silent_seconds(), later.running_seconds), (Some(16.0), 1.5, 8.5));
+    let stuck = View::of(&log.records, &[], log.unix_ms + 60_000, true);
+    assert_eq!(stuck.eta_seconds, Some(15.0), "six more steps at least");
     log.add(1.0, worker(2));
     log.add(1.0, resumed(3));
     log.add(1.0, step(4, 2.0));

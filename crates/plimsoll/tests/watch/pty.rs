@@ -22,7 +22,8 @@ pub struct Pty {
     ours: Option<File>,
     /// Kept open while the program runs, for the settings.
     theirs: Option<OwnedFd>,
-    /// The settings at the program's end.
+    /// The settings before the program, and at its end.
+    pub before: Settings,
     left: Option<Settings>,
     child: Child,
     written: Receiver<Vec<u8>>,
@@ -48,6 +49,7 @@ impl Pty {
         // SAFETY: `openpty` gave us both descriptors and nobody else has them.
         let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
         close_on_exec(&ours);
+        let before = settings(&theirs);
         let end = || Stdio::from(theirs.try_clone().unwrap());
         let command = command.env("TERM", "xterm-256color").stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().unwrap();
@@ -63,7 +65,7 @@ impl Pty {
             }
         });
         let parser = vt100::Parser::new(cells(rows), cells(columns), 0);
-        Pty { ours: Some(ours), theirs: Some(theirs), left: None, child, written, parser }
+        Pty { ours: Some(ours), theirs: Some(theirs), before, left: None, child, written, parser }
     }
 
     /// The screen, as of what was read so far.
@@ -137,15 +139,7 @@ impl Pty {
 
     /// The terminal's settings: raw or not, and all the rest.
     pub fn settings(&self) -> Settings {
-        if let Some(left) = self.left {
-            return left;
-        }
-        // SAFETY: plain data, for which zeroes are a value.
-        let mut settings: libc::termios = unsafe { std::mem::zeroed() };
-        let terminal = self.theirs.as_ref().expect("the terminal is there").as_raw_fd();
-        // SAFETY: the descriptor is open, and the call fills the settings.
-        assert_eq!(unsafe { libc::tcgetattr(terminal, &mut settings) }, 0);
-        (settings.c_iflag, settings.c_oflag, settings.c_cflag, settings.c_lflag, settings.c_cc)
+        self.left.unwrap_or_else(|| settings(self.theirs.as_ref().expect("the terminal is there")))
     }
 
     /// Waits for the program to end, and takes in its last words.
@@ -179,6 +173,14 @@ impl Drop for Pty {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn settings(terminal: &OwnedFd) -> Settings {
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut settings: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the call fills the settings.
+    assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut settings) }, 0);
+    (settings.c_iflag, settings.c_oflag, settings.c_cflag, settings.c_lflag, settings.c_cc)
 }
 
 fn cells(number: u16) -> NonZeroU16 {
