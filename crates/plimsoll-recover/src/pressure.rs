@@ -252,12 +252,20 @@ fn calm(recent: &[Sample], sample: &Sample, limits: &Limits) -> bool {
         && (disk < checkpoint || disk >= checkpoint.saturating_mul(2))
 }
 
-/// The plan that gives the machine back what it lacks, or a stop where there is none.
+/// The plan that gives the machine back what it lacks for the pressure to be over, or the smallest one where that is
+/// enough to end the hard condition, or a stop.
 fn give_way(sample: &Sample, limits: &Limits, why: Why) -> Pressure {
+    let Limits { plan, smallest, reserve, .. } = *limits;
     // What did not fit is what the reserve lacks or what lies in swap; a twentieth is the least worth a restart.
-    let lacking = limits.reserve.saturating_sub(sample.headroom).max(sample.swap_used).max(Bytes(limits.plan.0 / 20));
-    let to = limits.plan.saturating_sub(lacking);
-    if to < limits.smallest || to >= limits.plan { Pressure::Stop { why } } else { Pressure::Shrink { to } }
+    let lacking =
+        Bytes(reserve.0 / 4 * 3).saturating_sub(sample.headroom).max(sample.swap_used).max(Bytes(plan.0 / 20));
+    let to = plan.saturating_sub(lacking);
+    if to >= smallest && to < plan {
+        return Pressure::Shrink { to };
+    }
+    let gained = plan.saturating_sub(smallest);
+    let enough = gained >= Bytes(plan.0 / 20) && sample.headroom.saturating_add(gained) >= Bytes(reserve.0 / 2);
+    if enough { Pressure::Shrink { to: smallest } } else { Pressure::Stop { why } }
 }
 
 #[cfg(test)]

@@ -179,7 +179,8 @@ fn a_writer_that_dies_at_any_byte_of_any_file_costs_nothing_that_was_finished() 
             let left = names(dir.path()).into_iter().find(|(name, _)| name.starts_with(".tmp-step-")).unwrap().0;
             let cut: Vec<_> = names(&dir.path().join(left)).into_iter().filter(|(_, bytes)| *bytes == byte).collect();
             // `first` and `second` may by chance be as long as the limit; the one being written is the last.
-            let last = cut.iter().max_by_key(|(name, _)| ["first", "second", "manifest.json"].iter().position(|n| n == name));
+            let last =
+                cut.iter().max_by_key(|(name, _)| ["first", "second", "manifest.json"].iter().position(|n| n == name));
             *met.entry(last.expect("a file ends at the limit").0.clone()).or_insert(0) += 1;
             assert_eq!(clean_leftovers(dir.path()).unwrap().len(), 1);
             save_rising(dir.path(), step).unwrap();

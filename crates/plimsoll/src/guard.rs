@@ -147,7 +147,7 @@ impl Guard<'_> {
         }
         let leaf = Leaf::make(&self.root).ok();
         let witness = Witness::begin(&self.root, leaf.as_ref());
-        let grow = self.full_plan.filter(|_| self.small).zip(growth::calm(self.grown));
+        let grow = self.full_plan.filter(|_| self.small || cap.is_some()).zip(growth::calm(self.grown));
         let before = Before { attempt: self.attempt, cap, grow };
         let mut watcher = Watcher::new(self.folder, &self.root, leaf, witness, before);
         let terms = Terms {

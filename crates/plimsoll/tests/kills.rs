@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use plimsoll_watch::Event;
+use plimsoll_watch::{Event, Record};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open, pidfd_send_signal, prlimit,
@@ -113,6 +113,8 @@ struct Target<'a> {
     run: String,
     trainer: Trainer,
     shelf: Shelf,
+    /// How many records the journal had at the last look.
+    noted: usize,
     met: Met,
 }
 
@@ -182,8 +184,8 @@ impl Target<'_> {
             left.iter().any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
         };
         let records = records(&run);
-        let life = records.iter().rposition(|r| matches!(r.event, Event::WorkerStarted { .. })).unwrap_or(0);
-        let stepped = records[life..].iter().any(|record| matches!(record.event, Event::Step { .. }));
+        let stepped = records[self.noted..].iter().any(|record| matches!(record.event, Event::Step { .. }));
+        self.noted = records.len();
         // Saved, and not yet evaluated.
         let evaluating = matches!(
             records.last().map(|record| &record.event),
@@ -233,7 +235,7 @@ fn under_fire(lane: Lane, moments: usize, chance: &mut Chance) -> Met {
         met.runs += 1;
         let run = format!("run-{}", met.runs);
         let (trainer, shelf) = (Trainer::train(&workshop, &run), Shelf::of(&workshop, &run, KEEP));
-        let mut target = Target { workshop: &workshop, run, trainer, shelf, met };
+        let mut target = Target { workshop: &workshop, run, trainer, shelf, noted: 0, met };
         let mut struck = Vec::new();
         loop {
             if target.met.moments < moments {
@@ -290,15 +292,10 @@ fn killed_at_a_hundred_random_moments_runs_end_as_those_that_nobody_touched() {
     }
 }
 
-/// Halts the worker when it has saved for the first time in its life and has steps to do; `None` when it is too late.
-fn halted(trainer: &mut Trainer, lives: usize) -> Option<Pid> {
-    let saved = |run: &Path| {
-        let records = records(run);
-        let starts = records.iter().enumerate().filter(|(_, r)| matches!(r.event, Event::Planned { .. }));
-        let life = starts.map(|(at, _)| at).nth(lives);
-        life.is_some_and(|at| records[at..].iter().any(|r| matches!(r.event, Event::Saved { .. })))
-    };
-    let worker = trainer.wait_for(saved).find_worker()?;
+/// Halts the worker when it has saved a step after `after`, and has steps to do; `None` when it is too late.
+fn halted(trainer: &mut Trainer, after: u64) -> Option<Pid> {
+    let newer = |record: &Record| matches!(record.event, Event::Saved { step, .. } if step > after);
+    let worker = trainer.wait_for(|run| records(run).iter().any(newer)).find_worker()?;
     kill_process(worker, Signal::STOP).unwrap();
     if last_step(trainer.run()) <= 35 {
         return Some(worker);
@@ -329,9 +326,10 @@ fn a_worker_that_dies_at_any_byte_of_a_checkpoint_is_followed_by_one_that_goes_o
         let workshop = lane.workshop();
         let (run, mut shelf) = (workshop.path("run"), Shelf::of(&workshop, "run", KEEP));
         let mut trainer = Trainer::train(&workshop, "run");
-        let mut deaths = 0;
+        // Each dies at a later step than the one before: who fails twice at the same step is rightly given up.
+        let (mut deaths, mut reached) = (0, 0);
         while deaths < 4
-            && let Some(worker) = halted(&mut trainer, deaths)
+            && let Some(worker) = halted(&mut trainer, reached)
         {
             let fd = pidfd(worker);
             let byte = any_byte(&mut shelf, &run, &mut chance);
@@ -343,8 +341,8 @@ fn a_worker_that_dies_at_any_byte_of_a_checkpoint_is_followed_by_one_that_goes_o
             let left: Vec<_> = shelf.leftovers().iter().flat_map(|left| fs_err::read_dir(left).unwrap()).collect();
             let lengths: Vec<u64> = left.into_iter().map(|file| file.unwrap().metadata().unwrap().len()).collect();
             assert!(lengths.contains(&byte), "{lengths:?} of a checkpoint that was cut at {byte}");
+            (deaths, reached) = (deaths + 1, last_step(&run));
             trainer.signal(Signal::CONT);
-            deaths += 1;
         }
         assert!(deaths > 0, "the run was over too soon");
         trainer.end().must(0, &["killed by signal 25", "removed what an interrupted save left", "done: 45 steps"]);

@@ -4,77 +4,32 @@
 //!
 //! Needs root and a memory cgroup of version 1 or 2 that may be written to; skipped with the reason where there is none.
 
+#[path = "support_run/neighbour.rs"]
+mod neighbour;
 #[allow(dead_code, reason = "only its cgroups are used here")]
 mod support;
 mod support_run;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-
+use neighbour::{LONG, Neighbour, WIDE, take_and_hold};
 use plimsoll_machine::Bytes;
 use plimsoll_watch::{Event, Record};
 use support::cgroup::Cgroup;
 use support_run::Workshop;
 use support_run::trainer::{Trainer, any_of, records};
 
-const HOG: &str = "PLIMSOLL_TEST_HOG";
 /// Room that the cgroup leaves above the plan before the neighbour comes.
 const SPARE: Bytes = Bytes::mib(8);
 const RUNS: usize = 10;
 
-/// Planned for long texts: the room for them is what a smaller plan gives up.
-const LONG: [&str; 4] = ["--max-source", "1024", "--max-target", "512"];
-
-/// A model whose activations are most of its plan, so that there is something to give up.
-const CONFIG: &str = r#"{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": 184,
-"d_model": 64, "d_kv": 16, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": 8, "num_heads": 4,
-"relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "dropout_rate": 0.1,
-"layer_norm_epsilon": 1e-06, "initializer_factor": 1.0, "feed_forward_proj": "relu", "is_encoder_decoder": true,
-"tie_word_embeddings": true, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}"#;
-
 #[test]
 #[ignore = "the neighbour's process"]
 fn neighbour_process() {
-    let Ok(bytes) = std::env::var(HOG) else { return };
-    let taken = vec![1u8; bytes.parse().unwrap()];
-    let mut out = std::io::stdout();
-    writeln!(out, "\ntaken {}", taken.iter().map(|b| u64::from(*b)).sum::<u64>()).and_then(|()| out.flush()).unwrap();
-    // Holds it until the test lets go.
-    let _ = std::io::stdin().read_line(&mut String::new());
-    drop(taken);
-}
-
-/// A process in the same cgroup that holds memory until it is dropped.
-struct Neighbour {
-    child: Child,
-    stdin: Option<ChildStdin>,
-}
-
-impl Neighbour {
-    fn come(cgroup: &Cgroup, bytes: Bytes) -> Neighbour {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "neighbour_process", "--nocapture", "--test-threads=1"]);
-        command.env(HOG, bytes.0.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        cgroup.enter(&mut command);
-        let mut child = command.spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let taken = said.map_while(std::io::Result::ok).any(|line| line.starts_with("taken "));
-        assert!(taken, "the kernel killed the neighbour instead");
-        let stdin = child.stdin.take();
-        Neighbour { child, stdin }
-    }
-}
-
-impl Drop for Neighbour {
-    fn drop(&mut self) {
-        drop(self.stdin.take());
-        let _ = self.child.wait();
-    }
+    take_and_hold();
 }
 
 fn workshop() -> Workshop {
     let workshop = Workshop::new();
-    fs_err::write(workshop.path("model/config.json"), CONFIG).unwrap();
+    fs_err::write(workshop.path("model/config.json"), WIDE).unwrap();
     workshop.job(
         "effective_batch = 8\nsteps = 24\neval_every = 0\nsave_every = 3\nkeep = 2\n\
          optimizer = { name = \"adamw\", lr = 1e-3 }\n[pin]\nsnapshot = false",

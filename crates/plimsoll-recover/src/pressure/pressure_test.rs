@@ -79,8 +79,18 @@ fn a_neighbour_that_stays_makes_the_run_smaller_by_what_is_lacking() {
     let samples = each(30, |s| at(s, if s < 5 { Bytes::mib(400) } else { Bytes::mib(50) }));
     let answers = answers(&samples, &LIMITS);
     assert!(matches!(answers[5], Pressure::SaveNow { .. }));
-    let to = LIMITS.plan - Bytes::mib(350);
+    // Back to three quarters of the 400 that the plan left.
+    let to = LIMITS.plan - Bytes::mib(250);
     assert_eq!(*answers.last().unwrap(), Pressure::Shrink { to });
+}
+
+#[test]
+fn where_the_smallest_plan_ends_the_emergency_it_is_taken_though_it_does_not_give_everything_back() {
+    let tight = Limits { smallest: LIMITS.plan - Bytes::mib(210), ..LIMITS };
+    let samples = each(30, |s| at(s, Bytes::mib(20)));
+    assert_eq!(pressure(&samples, &tight), Pressure::Shrink { to: tight.smallest });
+    let tight = Limits { smallest: LIMITS.plan - Bytes::mib(170), ..LIMITS };
+    assert!(matches!(pressure(&samples, &tight), Pressure::Stop { .. }));
 }
 
 #[test]

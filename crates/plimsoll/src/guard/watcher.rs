@@ -19,6 +19,8 @@ use crate::render;
 
 /// What the worker's cgroup allows above the plan: a sixteenth, and at least this.
 const MARGIN: Bytes = Bytes::mib(16);
+/// Program and heap are measured anew at every start, some 100 KiB apart: a cap of the smallest plan has this on top.
+const APART: Bytes = Bytes::mib(1);
 /// Samples that are kept: five minutes.
 const KEPT: usize = 300;
 /// Beats between two samples in the journal.
@@ -132,6 +134,7 @@ impl Watcher {
     fn told(&mut self, news: News) {
         match news {
             News::Planned { ram, smallest, checkpoint } => {
+                let smallest = smallest + APART;
                 self.planned = Some(Planned { ram, smallest, checkpoint });
                 self.limit(ram);
             }

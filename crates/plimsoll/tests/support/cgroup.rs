@@ -23,6 +23,7 @@ pub struct Cgroup {
     dir: PathBuf,
 }
 
+#[allow(dead_code, reason = "each test file uses its own part")]
 impl Cgroup {
     /// Makes a cgroup that holds `limit` bytes, rounded up to a page, and no swap; or says why it cannot.
     pub fn limited_to(limit: u64) -> Result<Cgroup, String> {
