@@ -171,7 +171,7 @@ pub fn prepare(
             checkpoint_writer: plimsoll_recover::checkpoint::BUFFER + Bytes::kib(512),
             evaluation: eval_facts.as_ref().map_or(Bytes::ZERO, |f| Bytes(f.row_texts_bytes()) + Bytes::kib(512)),
             stack: STACK,
-            mirror: Bytes::ZERO,
+            mirror: if settings.mirror.is_some() { plimsoll_mirror::MEMORY } else { Bytes::ZERO },
         },
         rates,
         loader_rate,
