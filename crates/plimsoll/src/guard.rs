@@ -78,7 +78,7 @@ pub fn guard(folder: &Path, charge: Charge, _lock: &RunLock, events: Events) -> 
     plimsoll_recover::shed();
     // Locked in memory and spared by the OOM killer where that is permitted; a run without it is no worse than before.
     let oom_score = protect::protect_self().score_before;
-    let mut mirror = charge.mirror.then(|| MirrorProcess::start(folder, oom_score));
+    let mut mirror = charge.mirror.then(|| MirrorProcess::new(folder, oom_score));
     let mut guard = Guard {
         folder,
         charge,
@@ -157,8 +157,12 @@ impl Guard<'_> {
             news: true,
         };
         let outcome = supervise(&mut command, &mut self.events, terms, |beat| {
-            mirror.iter_mut().for_each(MirrorProcess::look_after);
-            watcher.beat(beat)
+            let wish = watcher.beat(beat);
+            // A run that is refused has nothing to mirror.
+            if watcher.ready {
+                mirror.iter_mut().for_each(MirrorProcess::look_after);
+            }
+            wish
         })?;
         if let Some(planned) = &watcher.planned {
             match cap {
@@ -205,6 +209,11 @@ impl Guard<'_> {
                     // Somebody else asked the worker itself.
                     None => Then::End(Err(Fail::silent(Exit::Stopped))),
                 });
+            }
+            // It was trained before, under a plan that there is no room for now.
+            ChildExit::Exited(3) if self.attempt > 1 && !watcher.ready => {
+                render::talk(format!("stopped: no plan fits into what is left; when there is room again, {go_on}"));
+                return Ok(Then::End(Err(Fail::silent(Exit::Stopped))));
             }
             // Nothing was started, and the worker has said why.
             ChildExit::Exited(status @ (1..=3)) if !watcher.ready => {

@@ -36,10 +36,7 @@ fn a_run_is_copied_equal_and_a_second_copy_finds_nothing_to_do() {
     assert_eq!(place.server.requests(&["PUT", "partNumber="]).len(), 3);
     let puts = place.server.requests(&["PUT"]).len();
     must(&place.copy(), 0);
-    // The journal has got the lines of the first copy.
-    assert_eq!(place.server.requests(&["PUT"]).len(), puts + 1);
-    must(&place.copy(), 0);
-    assert_eq!(place.server.requests(&["PUT"]).len(), puts + 1);
+    assert_eq!(place.server.requests(&["PUT"]).len(), puts);
 }
 
 #[test]

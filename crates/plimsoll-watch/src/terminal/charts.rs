@@ -137,7 +137,8 @@ fn range<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> Option<[f64; 2]> {
         return None;
     }
     let room = ((high - low) * 0.02).max(high.abs() * 1e-3).max(1e-9);
-    Some([low - room, high + room])
+    // What is never negative has no axis below nothing.
+    Some([if low >= 0.0 { (low - room).max(0.0) } else { low - room }, high + room])
 }
 
 /// From the first x to the last, and never of no width.

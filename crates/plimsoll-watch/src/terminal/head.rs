@@ -66,19 +66,17 @@ fn progress(view: &View, width: u16, paint: Paint) -> Line<'static> {
     ])
 }
 
-/// Why it ended, where it has; otherwise what it works with.
+/// Why it ended, where it has; then what it works with.
 fn third(view: &View, width: u16, paint: Paint) -> Line<'static> {
-    let say = |text: String| Line::styled(text, paint.status(view.status));
-    match (view.status, &view.why) {
-        (Status::Stopped | Status::Dead, Some(why)) => return say(why.clone()),
-        (Status::Dead, None) if view.last_unix_ms.is_none() => return say("it left no journal".to_string()),
-        (Status::Dead, None) => return say("nobody works on it, and the journal tells of no end".to_string()),
-        (Status::Running, _) if view.last_unix_ms.is_none() => {
-            return say("no journal yet: the run is being planned".to_string());
-        }
-        _ => {}
-    }
-    fitting(figures(view), width)
+    let why = match (view.status, &view.why) {
+        (Status::Stopped | Status::Dead, Some(why)) => Some(why.as_str()),
+        (Status::Dead, None) if view.last_unix_ms.is_none() => Some("it left no journal"),
+        (Status::Dead, None) => Some("nobody works on it, and the journal tells of no end"),
+        (Status::Running, _) if view.last_unix_ms.is_none() => Some("no journal yet: the run is being planned"),
+        _ => None,
+    };
+    let why = why.map(|why| Span::styled(why.to_string(), paint.status(view.status)));
+    fitting(why.into_iter().chain(figures(view)), width)
 }
 
 /// The most telling first: what does not fit is left out.

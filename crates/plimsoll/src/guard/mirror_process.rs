@@ -21,11 +21,8 @@ pub(super) struct MirrorProcess {
 }
 
 impl MirrorProcess {
-    pub fn start(folder: &Path, oom_score: i32) -> MirrorProcess {
-        let mut mirror =
-            MirrorProcess { folder: folder.to_path_buf(), oom_score, child: None, not_before: Instant::now() };
-        mirror.look_after();
-        mirror
+    pub fn new(folder: &Path, oom_score: i32) -> MirrorProcess {
+        MirrorProcess { folder: folder.to_path_buf(), oom_score, child: None, not_before: Instant::now() }
     }
 
     /// Starts it if it does not run. A mirror that cannot be started stops no training.

@@ -116,12 +116,15 @@ async fn listen(home: &Path, port: u16) {
     fs_err::write(home.join("ready"), "").unwrap();
     loop {
         let (socket, _) = listener.accept().await.unwrap();
-        let (service, log) = (service.clone(), log.clone());
+        let (service, log, objects) = (service.clone(), log.clone(), home.join("objects"));
         let answer = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let told = format!("{} {}", request.method(), request.uri());
-            let (answer, log) = (service.call(request), log.clone());
+            // This server makes a bucket that is not there; the real one refuses.
+            let bucket = request.uri().path().split('/').nth(1).unwrap_or_default();
+            let known = objects.join(bucket).is_dir();
+            let (answer, log) = (Service::call(&service, request), log.clone());
             async move {
-                let answer = answer.await;
+                let answer = if known { answer.await } else { Ok(no_such_bucket()) };
                 let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
                 writeln!(log.lock().unwrap(), "{told} {status}").unwrap();
                 answer
@@ -131,4 +134,10 @@ async fn listen(home: &Path, port: u16) {
             let _ = Connection::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), answer).await;
         });
     }
+}
+
+fn no_such_bucket() -> hyper::Response<s3s::Body> {
+    let body = "<?xml version=\"1.0\"?><Error><Code>NoSuchBucket</Code>\
+                <Message>The specified bucket does not exist</Message></Error>";
+    hyper::Response::builder().status(404).body(s3s::Body::from(body.to_string())).unwrap()
 }
