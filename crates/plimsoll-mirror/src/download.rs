@@ -49,10 +49,10 @@ impl Fetcher<'_> {
         }
         let half = half_of(to);
         let resumed = expected.is_some() && half.exists();
-        let got = self.into_half(name, &half, expected, moved).await?;
+        let got = self.bring_half(name, &half, expected, moved).await?;
         let got = match got {
             // The half that was here may have been of another content.
-            Got::Wrong(_) if resumed => self.into_half(name, &half, expected, moved).await?,
+            Got::Wrong(_) if resumed => self.bring_half(name, &half, expected, moved).await?,
             got => got,
         };
         if let Got::Here(_) = got {
@@ -61,7 +61,7 @@ impl Fetcher<'_> {
         Ok(got)
     }
 
-    async fn into_half(
+    async fn bring_half(
         &self,
         name: &str,
         half: &Path,

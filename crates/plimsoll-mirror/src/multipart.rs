@@ -11,7 +11,7 @@ use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 use plimsoll_machine::Bytes;
 use plimsoll_recover::checkpoint::FileFacts;
 
-use crate::send::{Mirror, check, store_of};
+use crate::send::{Mirror, TRIES, check};
 use crate::source::{Source, crc32_from};
 use crate::state::{Sent, Upload};
 use crate::trouble::{Nature, trouble};
@@ -19,8 +19,6 @@ use crate::{MirrorError, PART};
 
 /// No provider takes more parts of one object.
 const MOST_PARTS: u64 = 10_000;
-/// How often an upload may be lost by the store before that is called a refusal.
-const LOSSES: u32 = 5;
 
 /// Bytes of a part of a file of this length: [`PART`], and more only where there would be too many.
 pub(crate) fn part_of(length: Bytes) -> Bytes {
@@ -39,7 +37,7 @@ impl Mirror<'_> {
     ) -> Result<Sent, MirrorError> {
         let key = self.remote.key(name);
         let begun = self.meter.done;
-        for _ in 0..LOSSES {
+        for _ in 0..TRIES {
             self.meter.done = begun;
             let resumed = self.state.uploads.get(name).is_some_and(|upload| upload.of == source.stamp);
             if !resumed {
@@ -61,7 +59,7 @@ impl Mirror<'_> {
             self.state.uploads.remove(name);
             self.save();
         }
-        let (url, problem) = (self.remote.url.clone(), format!("lost the upload of `{name}` {LOSSES} times"));
+        let (url, problem) = (self.remote.url.clone(), format!("lost the upload of `{name}` {TRIES} times"));
         Err(MirrorError::Refused { url, problem })
     }
 
@@ -137,8 +135,11 @@ impl Mirror<'_> {
         let checksums =
             upload.parts.iter().all(|part| part.contains("ChecksumSHA256") || part.contains("ChecksumCRC64"));
         let content = (!checksums).then_some(upload.crc32);
-        let e_tag = self.verified(name, length, content).await?;
-        Ok(e_tag.map(|e_tag| Sent { crc32: upload.crc32, e_tag, of: upload.of }))
+        match self.verified(name, length, content).await {
+            Ok(e_tag) => Ok(Some(Sent { crc32: upload.crc32, e_tag, of: upload.of })),
+            Err(MirrorError::Altered { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives an upload up, so that its parts cost nothing. The store may have forgotten it, or be away: one try.
@@ -156,7 +157,7 @@ impl Mirror<'_> {
         source: &mut Source,
         expected: Option<FileFacts>,
     ) -> Result<Sent, MirrorError> {
-        let begun = self.meter.done;
+        let (begun, mut tries) = (self.meter.done, 0);
         loop {
             self.meter.done = begun;
             self.sweep(name);
@@ -167,8 +168,10 @@ impl Mirror<'_> {
                     continue;
                 }
             };
-            if let Some(e_tag) = self.verified(name, source.stamp.bytes.0, Some(crc32)).await? {
-                return Ok(Sent { crc32, e_tag, of: source.stamp });
+            tries += 1;
+            match self.verified(name, source.stamp.bytes.0, Some(crc32)).await {
+                Err(MirrorError::Altered { .. }) if tries < TRIES => {}
+                done => return done.map(|e_tag| Sent { crc32, e_tag, of: source.stamp }),
             }
         }
     }
@@ -180,7 +183,7 @@ impl Mirror<'_> {
         source: &mut Source,
         expected: Option<FileFacts>,
     ) -> Result<object_store::Result<u32>, MirrorError> {
-        let (store, key) = (store_of(&self.remote), self.remote.key(name));
+        let (store, key) = (Arc::clone(&self.remote.store), self.remote.key(name));
         let pace = self.remote.folder.as_ref().and_then(|folder| folder.pace.clone());
         let mut upload: Box<dyn MultipartUpload> = match store.put_multipart(&key).await {
             Ok(upload) => upload,

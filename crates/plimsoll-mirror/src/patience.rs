@@ -3,6 +3,7 @@
 //! Invariant: beside a run it never gives up; a trouble is told when it begins and when it changes, not at each try.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 
 use plimsoll_machine::Bytes;
@@ -17,7 +18,7 @@ const FIRST: Duration = Duration::from_millis(500);
 /// The longest one.
 const LONGEST: Duration = Duration::from_secs(30);
 /// The wait where only a person can help.
-const SLOW: Duration = Duration::from_secs(60);
+pub(crate) const SLOW: Duration = Duration::from_secs(60);
 /// Tries in a row, for somebody who waits.
 const TRIES: u32 = 10;
 
@@ -35,19 +36,23 @@ pub(crate) fn wait(nature: Nature, tries: u32, mode: Mode, chance: f64) -> Optio
     }
 }
 
-/// Who tells, and who waits.
+/// Who is told.
+type Listener<'a> = Rc<RefCell<&'a mut dyn FnMut(Report)>>;
+
+/// Who tells, and who waits. A clone has the same listener and remembers the same trouble.
+#[derive(Clone)]
 pub(crate) struct Patience<'a> {
     url: String,
     mode: watch::Receiver<Mode>,
-    report: RefCell<&'a mut dyn FnMut(Report)>,
-    told: RefCell<Option<String>>,
-    tries: Cell<u32>,
+    report: Listener<'a>,
+    told: Rc<RefCell<Option<String>>>,
+    tries: Rc<Cell<u32>>,
 }
 
 impl<'a> Patience<'a> {
     pub(crate) fn new(url: &str, mode: watch::Receiver<Mode>, report: &'a mut dyn FnMut(Report)) -> Patience<'a> {
-        let url = url.to_string();
-        Patience { url, mode, report: RefCell::new(report), told: RefCell::default(), tries: Cell::new(0) }
+        let (url, report) = (url.trim_end_matches('/').to_string(), Rc::new(RefCell::new(report)));
+        Patience { url, mode, report, told: Rc::default(), tries: Rc::default() }
     }
 
     pub(crate) fn mode(&self) -> Mode {

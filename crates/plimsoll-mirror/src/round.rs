@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::MirrorError;
 use crate::layout::{IDENTITY, JOB, JOURNAL, PLAN, SUMMARY};
-use crate::patience::Patience;
+use crate::patience::{Patience, SLOW};
 use crate::remote::{Missing, Remote};
 use crate::report::{End, Mode, Report, Wish};
 use crate::send::{Meter, Mirror};
@@ -54,7 +54,7 @@ fn run(wish: &Wish, mode: Mode, report: &mut dyn FnMut(Report)) -> Result<End, M
     let end = runtime.block_on(async {
         let (change, now) = watch::channel(mode);
         let stops = stops()?;
-        let work = async { Mirror::open(wish, now, report)?.work().await };
+        let work = work(wish, Patience::new(&wish.url, now, report));
         tokio::select! {
             end = work => end,
             () = told_to_end(stops, &change) => Ok(End::Interrupted),
@@ -62,6 +62,29 @@ fn run(wish: &Wish, mode: Mode, report: &mut dyn FnMut(Report)) -> Result<End, M
     });
     runtime.shutdown_background();
     end
+}
+
+/// Copies. Beside a run nothing ends it but a stop: what only a person can cure (a wrong URL, credentials, another run's
+/// mirror) is told, and tried again slowly with what the person may have changed.
+async fn work<'a>(wish: &'a Wish, patience: Patience<'a>) -> Result<End, MirrorError> {
+    let mut told = None;
+    loop {
+        let end = match Mirror::open(wish, patience.clone()) {
+            Ok(mirror) => mirror.work().await,
+            Err(error) => Err(error),
+        };
+        match end {
+            Err(error) if patience.mode() == Mode::Following => {
+                let message = Some(error.to_string());
+                if told != message {
+                    patience.tell(Report::Trouble { message: error.to_string() });
+                    told = message;
+                }
+                patience.rest(SLOW).await;
+            }
+            end => return end,
+        }
+    }
 }
 
 /// The signals that stop it. One that was being ignored when the process started (`nohup`) stays ignored.
@@ -95,13 +118,8 @@ async fn told_to_end(mut stops: Vec<Signal>, change: &watch::Sender<Mode>) {
 }
 
 impl<'a> Mirror<'a> {
-    fn open(
-        wish: &'a Wish,
-        mode: watch::Receiver<Mode>,
-        report: &'a mut dyn FnMut(Report),
-    ) -> Result<Mirror<'a>, MirrorError> {
+    fn open(wish: &'a Wish, patience: Patience<'a>) -> Result<Mirror<'a>, MirrorError> {
         let remote = Remote::open(&wish.url, wish.rate, Missing::Make)?;
-        let patience = Patience::new(&remote.url, mode, report);
         let mut state = state::read(&wish.run)
             .or_else(|error| match error {
                 // It can be made again from what is at both ends.

@@ -5,12 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes as Chunk;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectStoreExt, PutPayload};
 use plimsoll_machine::Bytes;
 use plimsoll_recover::RecoverError;
 use plimsoll_recover::checkpoint::FileFacts;
@@ -21,9 +20,11 @@ use crate::report::Wish;
 use crate::shelf::Local;
 use crate::source::Source;
 use crate::state::{Sent, State};
-use crate::trouble::{Nature, Trouble};
 use crate::wire::{STALL, StoodStill};
 use crate::{MirrorError, PART};
+
+/// How often what came out wrong is sent again before that is called a failure.
+pub(crate) const TRIES: u32 = 5;
 
 /// A mirror at work.
 pub(crate) struct Mirror<'a> {
@@ -88,26 +89,29 @@ impl Mirror<'_> {
     pub(crate) async fn put(&mut self, name: &str, bytes: Chunk, crc32: u32) -> Result<Option<String>, MirrorError> {
         let key = self.remote.key(name);
         self.sweep(name);
+        let mut tries = 0;
         loop {
             if let Some(pace) = self.remote.folder.as_ref().and_then(|folder| folder.pace.as_ref()) {
                 pace.pay(bytes.len() as u64).await;
             }
             let (store, patience) = (&self.remote.store, &self.patience);
             patience.insist(async || store.put(&key, PutPayload::from_bytes(bytes.clone())).await).await?;
-            if let Some(e_tag) = self.verified(name, bytes.len() as u64, Some(crc32)).await? {
-                return Ok(e_tag);
+            tries += 1;
+            match self.verified(name, bytes.len() as u64, Some(crc32)).await {
+                Err(MirrorError::Altered { .. }) if tries < TRIES => {}
+                done => return done,
             }
         }
     }
 
     /// Looks at an object that was just written: its length, and where `crc32` is given its content. The store's mark
-    /// of it; or `None`, told and waited for, where it is not what was sent.
+    /// of it; or [`MirrorError::Altered`].
     pub(crate) async fn verified(
         &self,
         name: &str,
         length: u64,
         crc32: Option<u32>,
-    ) -> Result<Option<Option<String>>, MirrorError> {
+    ) -> Result<Option<String>, MirrorError> {
         let key = self.remote.key(name);
         let (store, patience) = (&self.remote.store, &self.patience);
         let meta = patience.insist(async || store.head(&key).await).await?;
@@ -117,16 +121,14 @@ impl Mirror<'_> {
             found = back.map_or((0, None), |(length, crc32)| (length, Some(crc32)));
         }
         if found == (length, crc32) {
-            return Ok(Some(meta.e_tag));
+            return Ok(meta.e_tag);
         }
         let told = |(length, crc32): (u64, Option<u32>)| match crc32 {
             Some(crc32) => format!("{length} bytes with checksum `{crc32:08x}`"),
             None => format!("{length} bytes"),
         };
         let (expected, found) = (told((length, crc32)), told(found));
-        let problem = format!("altered `{name}`: sent {expected}, found {found}");
-        self.patience.weather(Trouble { nature: Nature::Passing, problem }).await?;
-        Ok(None)
+        Err(MirrorError::Altered { url: self.remote.url.clone(), key: name.to_string(), expected, found })
     }
 
     /// Length and checksum of an object, read whole; `None` if it is not there.
@@ -218,9 +220,4 @@ pub(crate) async fn next_chunk(
         Ok(chunk) => chunk.transpose(),
         Err(_) => Err(object_store::Error::Generic { store: "HTTP", source: Box::new(StoodStill) }),
     }
-}
-
-/// The store, for code that must not borrow the mirror meanwhile.
-pub(crate) fn store_of(remote: &Remote) -> Arc<dyn ObjectStore> {
-    Arc::clone(&remote.store)
 }

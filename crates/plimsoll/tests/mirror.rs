@@ -182,6 +182,19 @@ fn wrong_credentials_are_told_and_the_secret_is_nowhere() {
 }
 
 #[test]
+fn beside_a_run_another_runs_mirror_is_told_once_and_ends_nothing() {
+    let place = Place::new("");
+    must(&place.copy(), 0);
+    fs_err::remove_dir_all(place.path("run/mirror")).unwrap();
+    let mut copying = place.follow();
+    wait_for("the trouble", || !place.troubles().is_empty());
+    assert!(copying.child.try_wait().unwrap().is_none(), "it goes on trying");
+    assert!(place.troubles()[0].contains("holds another run"), "{:?}", place.troubles());
+    // Asked to end, it says that not everything is there.
+    assert_eq!(copying.finish(), Some(2));
+}
+
+#[test]
 fn two_do_not_copy_one_run_at_a_time() {
     let place = Place::new("");
     let copying = place.follow();

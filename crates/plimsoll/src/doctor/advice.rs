@@ -213,6 +213,16 @@ fn numbers_out_of_hand(numbers: &Numbers, job: Option<&JobFacts>) -> Vec<Advice>
     out
 }
 
+/// After a stop for want of room, which was no death.
+pub fn under_pressure(numbers: &Numbers) -> Vec<Advice> {
+    let needs = match (numbers.planned, numbers.smallest) {
+        (Some(planned), Some(smallest)) => format!("; the plan was {planned}, the smallest needs {smallest}"),
+        (Some(planned), None) => format!("; the plan was {planned}"),
+        _ => String::new(),
+    };
+    vec![say(format!("end what else takes the room, then go on: a resume plans anew under what there is{needs}"))]
+}
+
 /// Advice in words alone.
 pub fn say(text: impl Into<String>) -> Advice {
     Advice { text: clean(&text.into()), key: None, value: None }

@@ -1,6 +1,6 @@
 //! The story of a run: everything that was read becomes one diagnosis. Pure.
 
-use plimsoll_recover::cause::{Confidence, Kind};
+use plimsoll_recover::cause::{Confidence, Evidence, Kind};
 use plimsoll_watch::{Event, SaveReason};
 
 use super::advice::advice;
@@ -36,6 +36,10 @@ pub fn story(case: &Case) -> Diagnosis {
         (Some(judged), Some(last)) => {
             let numbers = Numbers::read(case, last, &course, &judged.evidence);
             advice(judged, &numbers, case.job.as_ref(), lost.as_ref(), &case.folder)
+        }
+        (None, Some(last)) if status == Status::Stopped && pressed(last).is_some() => {
+            let numbers = Numbers::read(case, last, &course, &Evidence::default());
+            super::advice::under_pressure(&numbers)
         }
         _ => Vec::new(),
     };
@@ -105,8 +109,9 @@ fn headline(
         (Status::Finished, _) => finished(last, course, pace),
         (Status::Running, _) => running(case, progress, course, pace),
         (Status::Stopped, _) => {
-            let reason = match last.map(|attempt| attempt.end) {
-                Some(End::Stopped { reason }) => clean(reason),
+            let reason = match (last.and_then(pressed), last.map(|attempt| attempt.end)) {
+                (Some(why), _) => clean(&format!("memory or disk was short: {why}")),
+                (None, Some(End::Stopped { reason })) => clean(reason),
                 _ => "asked to stop".to_string(),
             };
             format!("stopped {place}: {reason}; it can go on")
@@ -123,6 +128,14 @@ fn headline(
         _ => format!(
             "dead {place}, cause unproven: nobody was left to see it, and nothing that can be read now tells why"
         ),
+    }
+}
+
+/// Why the pressure on an attempt made it stop, if it did.
+fn pressed<'a>(attempt: &Attempt<'a>) -> Option<&'a str> {
+    match attempt.find(|event| matches!(event, Event::Pressure { .. }))? {
+        Event::Pressure { answer, why, .. } if answer == "stop" => Some(why),
+        _ => None,
     }
 }
 

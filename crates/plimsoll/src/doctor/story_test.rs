@@ -236,6 +236,22 @@ fn a_run_that_stopped_as_asked_is_not_called_dead_and_its_command_is_there() {
 }
 
 #[test]
+fn a_stop_for_want_of_room_says_so_and_what_the_run_needs() {
+    let mut journal = Story::begun();
+    journal.steps(1, 120, 0.5, 0.0).saved(120, 1.0).event(Event::Pressure {
+        step: 120,
+        answer: "stop".into(),
+        why: "17.2 MiB of memory are left".into(),
+        inputs: serde_json::Value::Null,
+    });
+    journal.event(Event::Stopped { step: 120, reason: "to go on under another plan".into() });
+    let diagnosis = story(&journal.case(&[120]));
+    assert_eq!((diagnosis.status, diagnosis.cause.as_ref()), (Status::Stopped, None));
+    assert!(diagnosis.headline.contains("memory or disk was short: 17.2 MiB of memory are left; it can go on"));
+    assert!(advice(&diagnosis).contains("the plan was 900 MiB, the smallest needs 300 MiB"), "{}", advice(&diagnosis));
+}
+
+#[test]
 fn an_error_that_an_old_journal_notes_as_a_stop_is_told_as_a_death() {
     let mut journal = Story::begun();
     journal.steps(1, 20, 0.5, 0.0);

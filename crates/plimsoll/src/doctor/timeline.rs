@@ -3,6 +3,7 @@
 //! Steps, saves and evaluations that went as they should are left out; the same trouble many times in a row is one
 //! entry with a count.
 
+use plimsoll_recover::cause::Confidence;
 use plimsoll_watch::{Event, Record};
 
 use super::attempts::attempts;
@@ -115,7 +116,12 @@ fn tell(event: &Event, plan: &mut Option<Shape>, pressed: &mut bool) -> Option<(
         }
         Event::Incident { kind, told, confidence, .. } => {
             let told = if told.is_empty() { words::named(kind).to_string() } else { told.clone() };
-            ("death", format!("the worker ends: {told} ({})", words::confidence(confidence).name()))
+            // The words for what is unproven say so themselves.
+            let sure = match words::confidence(confidence) {
+                Confidence::Unproven => String::new(),
+                sure => format!(" ({})", sure.name()),
+            };
+            ("death", format!("the worker ends: {told}{sure}"))
         }
         Event::Decided { decision, why, cap, .. } => {
             let cap = cap.map_or(String::new(), |cap| format!(", with at most {cap}"));
