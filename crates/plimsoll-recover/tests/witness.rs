@@ -47,6 +47,7 @@ impl Machine {
 
 const KILLED: Death = Death {
     worker: plimsoll_recover::cause::Worker::Native,
+    told: None,
     exit: Some(Exit::Killed(9)),
     stop_signal: None,
     last_words: Vec::new(),
