@@ -150,7 +150,8 @@ pub fn policy(incidents: &[Incident]) -> Decision {
         let unchanged = memory.is_none_or(|of| room(other, of).map(|r| r.cap) == room(last, of).map(|r| r.cap));
         other.kind == last.kind && other.step == last.step && unchanged
     };
-    if earlier.iter().any(|other| same(&other)) {
+    // A disk that fails may be back a little later; only the number of tries bounds those.
+    if last.kind != Kind::IoError && earlier.iter().any(|other| same(&other)) {
         return Decision::GiveUp { why: Why::SameAgain { kind: last.kind.clone(), step: last.step } };
     }
     let deaths = deaths_without_progress(incidents);

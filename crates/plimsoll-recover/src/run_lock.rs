@@ -1,16 +1,17 @@
 //! One run, one trainer: a lock on the run folder for as long as any process of the run lives.
 //!
-//! The lock is the kernel's (`flock`), so a kill releases it. It is handed down to the processes that the holder starts:
-//! a worker that still saves after its supervisor was killed keeps a hasty `resume` waiting. While the holder itself
-//! lives, nothing is worth waiting for.
+//! The lock is the kernel's (`flock`), so a kill releases it. It is handed down to the worker and to nobody else: one
+//! that still saves after its supervisor was killed keeps a hasty `resume` waiting. While the holder itself lives,
+//! nothing is worth waiting for.
 
 use std::io::{Read, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::Errno;
 
 use crate::RecoverError;
 use crate::checkpoint::lives_elsewhere;
@@ -21,7 +22,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// The right to write into a run folder.
 #[derive(Debug)]
 pub struct RunLock {
-    _file: fs::File,
+    file: fs::File,
 }
 
 impl RunLock {
@@ -45,11 +46,15 @@ impl RunLock {
                 Err(error) => return Err(failed("flock", &path, error)),
             }
         }
-        fcntl_setfd(&file, FdFlags::empty()).map_err(|error| failed("fcntl", &path, error))?;
         file.set_len(0)?;
         file.rewind()?;
         write!(file, "{}", std::process::id())?;
-        Ok(RunLock { _file: file })
+        Ok(RunLock { file })
+    }
+
+    /// Its descriptor, for the one child that shall hold the lock for as long as it lives.
+    pub fn number(&self) -> i32 {
+        self.file.as_raw_fd()
     }
 }
 

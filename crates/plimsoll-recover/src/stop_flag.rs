@@ -45,6 +45,11 @@ impl StopFlag {
         self.0.hand_over.load(Ordering::Relaxed) && !self.0.stop.load(Ordering::Relaxed)
     }
 
+    /// Goes on training instead of handing over.
+    pub fn decline_to_hand_over(&self) {
+        self.0.hand_over.store(false, Ordering::Relaxed);
+    }
+
     /// Whether to save and go on; asked once for each time.
     pub fn take_save(&self) -> bool {
         self.0.save.swap(false, Ordering::Relaxed)

@@ -44,6 +44,10 @@ pub struct Outcome {
     pub exit: Exit,
     /// The signal by which somebody asked us to stop while it ran, the first of them.
     pub stopped_by: Option<StopSignal>,
+    /// When that was.
+    pub stopped_at: Option<Instant>,
+    /// We killed it: somebody insisted, or the stop took longer than it may.
+    pub killed: bool,
     /// The stop took longer than it may, and the worker was killed for it.
     pub cut_short: bool,
     /// It was asked to hand over, and nobody asked us to stop.
@@ -71,6 +75,8 @@ impl Outcome {
 pub struct Terms {
     /// The way into the cgroup that it moves itself into before it becomes the program.
     pub door: Option<Door>,
+    /// The descriptor of the run's lock, which the worker holds too.
+    pub lock: Option<i32>,
     /// Our own OOM score before we protected ourselves, which the worker's lies above; `None`: the one that we have.
     pub oom_score: Option<i32>,
     /// The time that a stop may take.
@@ -108,6 +114,7 @@ pub fn supervise(
     let worker = Worker::start(command, &mut terms, news.as_ref().and_then(|(_, writer)| writer.as_ref()))?;
     let mut news = news.map(|(reader, _)| reader);
     let (mut phase, mut stopped_by, mut stop_by, mut cut_short) = (Phase::Running, None, None::<Instant>, false);
+    let mut stopped_at = None;
     let mut wishes = vec![watch(Beat::Started(worker.pid()))];
     let mut beat = Instant::now() + BEAT;
     loop {
@@ -119,8 +126,9 @@ pub fn supervise(
                 match events.wait(news.as_ref().map(NewsReader::fd), until)? {
                     Woken::Signal(signal) => {
                         if stopped_by.is_none() {
-                            stopped_by = Some(signal);
-                            stop_by = terms.stop_within.map(|within| Instant::now() + within);
+                            let now = Instant::now();
+                            (stopped_by, stopped_at) = (Some(signal), Some(now));
+                            stop_by = terms.stop_within.map(|within| now + within);
                         }
                         Event::Signal(signal)
                     }
@@ -134,7 +142,7 @@ pub fn supervise(
                         continue;
                     }
                     Woken::Late if stop_by.is_some_and(|stop_by| Instant::now() >= stop_by) => {
-                        (stop_by, cut_short) = (None, true);
+                        (stop_by, cut_short) = (None, phase == Phase::Stopping);
                         Event::TimeIsUp
                     }
                     Woken::Late => {
@@ -157,9 +165,9 @@ pub fn supervise(
                 if let Some(reader) = &mut news {
                     reader.read(|told| _ = watch(Beat::Told(told)));
                 }
-                let handed_over = phase == Phase::HandingOver;
+                let (handed_over, killed) = (phase == Phase::HandingOver, phase == Phase::Killing);
                 let (peak, own_peak) = (worker.reap()?, worker::own_peak());
-                return Ok(Outcome { exit, stopped_by, cut_short, handed_over, peak, own_peak });
+                return Ok(Outcome { exit, stopped_by, stopped_at, killed, cut_short, handed_over, peak, own_peak });
             }
         }
     }

@@ -95,7 +95,7 @@ fn supervisor_process() {
         (_, "saves and goes on") => Wish::Save,
         _ => Wish::GoOn,
     });
-    let Outcome { exit, stopped_by, cut_short, handed_over, peak, own_peak } = outcome.as_ref().unwrap();
+    let Outcome { exit, stopped_by, cut_short, handed_over, peak, own_peak, .. } = outcome.as_ref().unwrap();
     let stopped = stopped_by.is_some();
     say(&format!(
         "outcome {exit:?} stopped {stopped} peak {} own {} cut {cut_short} handed {handed_over}",
@@ -295,7 +295,8 @@ fn a_program_that_is_not_there_is_named() {
     let killed = |stopped_by| {
         let exit = Exit::Killed(9);
         let (cut_short, handed_over, peak, own_peak) = (false, false, Bytes::ZERO, Bytes::ZERO);
-        Outcome { exit, stopped_by, cut_short, handed_over, peak, own_peak }.exit_code()
+        let (stopped_at, killed) = (None, true);
+        Outcome { exit, stopped_by, stopped_at, killed, cut_short, handed_over, peak, own_peak }.exit_code()
     };
     assert_eq!((killed(Some(StopSignal::Interrupt)), killed(None)), (ExitCode::Stopped, ExitCode::Failed));
 }

@@ -375,10 +375,15 @@ impl Journal {
     /// Opens a journal to go on with it, or starts it. A line that a crash cut is removed.
     pub fn append(path: &Path) -> Result<Journal, WatchError> {
         let mut file = fs::OpenOptions::new().read(true).append(true).create(true).open(path)?;
+        // Others may be in the middle of a line.
+        let locked = file.file().lock().is_ok();
         let length = file.metadata()?.len();
         let whole = whole_lines(&mut file, length)?;
         if whole < length {
             file.set_len(whole)?;
+        }
+        if locked {
+            let _ = file.file().unlock();
         }
         Ok(Journal::on(file))
     }
@@ -394,6 +399,16 @@ impl Journal {
         let record = RecordRef { unix_ms: now.as_millis() as u64, event };
         serde_json::to_writer(&mut self.line, &record).map_err(std::io::Error::from)?;
         self.line.push(b'\n');
+        // The lock goes with the process; where there is none to be had, one `write` a line must do.
+        let locked = self.file.file().lock().is_ok();
+        let done = self.write_line();
+        if locked {
+            let _ = self.file.file().unlock();
+        }
+        done
+    }
+
+    fn write_line(&mut self) -> Result<(), WatchError> {
         let written = self.file.write(&self.line)?;
         if written < self.line.len() {
             let length = self.file.metadata()?.len();

@@ -70,7 +70,7 @@ fn a_neighbour_makes_the_run_smaller_and_it_grows_back_when_the_neighbour_is_gon
     trainer.wait_for(|run| answered(&records(run), "grow") && plans(&records(run)).len() == 3);
     trainer.signal(Signal::INT);
     let said = trainer.end();
-    said.must(4, &["memory: ", "saving, to go on under another plan", "there is room again", "stopped after step"]);
+    said.must(4, &["pressure: ", "saving, to go on under another plan", "there is room again", "stopped after step"]);
     let records = records(&workshop.path("run"));
     let plans = plans(&records);
     assert!(plans[1].0 < plans[0].0 && plans[2].0 > plans[1].0, "{plans:?}");

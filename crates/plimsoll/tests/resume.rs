@@ -164,7 +164,7 @@ fn a_second_stop_kills_at_once_and_the_run_can_be_resumed_all_the_same() {
     let worker = trainer.wait_for_step(any_of(4..=20)).worker();
     // Halted, the worker cannot follow the first request: only the second can end it.
     kill_process(worker, Signal::STOP).unwrap();
-    trainer.signal(Signal::INT).signal(Signal::TERM);
+    trainer.signal(Signal::TERM).signal(Signal::INT);
     trainer.end().must(4, &["stopped at once (signal 9)", "go on: plimsoll resume run"]);
     finish(&workshop, optimizer, "killed by the second stop");
 }

@@ -79,15 +79,14 @@ pub enum Action {
     Finish(Exit),
 }
 
-/// The next phase, and what to do. The first stop asks, the second insists, and so does the end of the time that a stop
-/// may take; a closing terminal never insists, since the kernel and the shell each send their `SIGHUP` for one and the
-/// same closing. A stop outweighs a handing over that has begun.
+/// The next phase, and what to do. The first stop asks; a Ctrl-C after it insists, and so does the end of the time that a
+/// stop may take. Other signals never insist: managers, traps and shells send several for one and the same stop. A stop
+/// outweighs a handing over that has begun.
 pub fn decide(phase: Phase, event: Event) -> (Phase, Action) {
     match (phase, event) {
         (phase, Event::ChildExited(exit)) => (phase, Action::Finish(exit)),
         (Phase::Running | Phase::HandingOver, Event::Signal(_)) => (Phase::Stopping, Action::AskToStop),
-        (Phase::Stopping, Event::Signal(StopSignal::HangUp)) => (Phase::Stopping, Action::Wait),
-        (Phase::Stopping, Event::Signal(_) | Event::TimeIsUp) => (Phase::Killing, Action::KillNow),
+        (Phase::Stopping, Event::Signal(StopSignal::Interrupt) | Event::TimeIsUp) => (Phase::Killing, Action::KillNow),
         (Phase::Running, Event::Wish(Wish::Save)) => (Phase::Running, Action::AskToSave),
         (Phase::Running, Event::Wish(Wish::HandOver)) => (Phase::HandingOver, Action::AskToHandOver),
         (phase, Event::Signal(_) | Event::Wish(_) | Event::TimeIsUp) => (phase, Action::Wait),
@@ -111,17 +110,17 @@ mod tests {
     }
 
     #[test]
-    fn the_second_stop_kills_and_a_third_changes_nothing() {
-        for signal in [StopSignal::Interrupt, StopSignal::Terminate] {
-            assert_eq!(decide(Phase::Stopping, Event::Signal(signal)), (Phase::Killing, Action::KillNow));
-            assert_eq!(decide(Phase::Killing, Event::Signal(signal)), (Phase::Killing, Action::Wait));
-        }
+    fn a_ctrl_c_after_the_first_stop_kills_and_a_third_changes_nothing() {
+        let signal = Event::Signal(StopSignal::Interrupt);
+        assert_eq!(decide(Phase::Stopping, signal), (Phase::Killing, Action::KillNow));
+        assert_eq!(decide(Phase::Killing, signal), (Phase::Killing, Action::Wait));
     }
 
     #[test]
-    fn a_terminal_that_closes_never_costs_the_save() {
-        let hang_up = Event::Signal(StopSignal::HangUp);
-        assert_eq!(decide(Phase::Stopping, hang_up), (Phase::Stopping, Action::Wait));
+    fn a_terminal_that_closes_and_a_manager_that_repeats_itself_never_cost_the_save() {
+        for signal in [StopSignal::HangUp, StopSignal::Terminate] {
+            assert_eq!(decide(Phase::Stopping, Event::Signal(signal)), (Phase::Stopping, Action::Wait));
+        }
     }
 
     #[test]

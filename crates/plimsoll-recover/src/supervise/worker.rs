@@ -34,12 +34,12 @@ impl Worker {
         news: Option<&NewsWriter>,
     ) -> Result<Worker, RecoverError> {
         let supervisor = getpid();
-        let (door, news) = (terms.door.take(), news.map(NewsWriter::number));
+        let (door, inherited) = (terms.door.take(), [terms.lock, news.map(NewsWriter::number)]);
         let prepare = move || {
             if let Some(door) = &door {
                 door.enter()?;
             }
-            if let Some(number) = news {
+            for number in inherited.into_iter().flatten() {
                 // SAFETY: open in the parent until `spawn` has returned, and so in the child.
                 rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::empty())?;
             }

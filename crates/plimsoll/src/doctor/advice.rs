@@ -192,25 +192,33 @@ fn numbers_out_of_hand(numbers: &Numbers, job: Option<&JobFacts>) -> Vec<Advice>
     let mut out = Vec::new();
     match numbers.finite {
         Some(finite) => {
-            let norm = finite.grad_norm.map_or(String::new(), |norm| format!(", gradient norm {norm:.4}"));
-            let lr = if finite.lr > 0.0 { format!(", learning rate {}", finite.lr) } else { String::new() };
-            let text = format!("the last finite loss was {:.4} at step {}{lr}{norm}", finite.loss, finite.step);
-            out.push(say(format!("{text}; a resume alone computes the same again, so change something first")));
+            let norm = finite.grad_norm.map_or(String::new(), |norm| format!(", gradient norm {}", rate(norm)));
+            let lr = if finite.lr > 0.0 { format!(", learning rate {}", rate(finite.lr)) } else { String::new() };
+            out.push(say(format!(
+                "the last sound step was {} with loss {:.4}{lr}{norm}; a resume alone computes the same again, so \
+                 change something first",
+                finite.step, finite.loss
+            )));
         }
         None => out.push(say("no loss was ever finite: look at the weights that it began with, and at the data")),
     }
     if let Some(lr) = job.and_then(|job| job.lr) {
-        let text = format!("lower the learning rate from {lr}");
-        out.push(set(text, "train.optimizer.lr", format!("{}", lr / 2.0)));
+        let text = format!("lower the learning rate from {}", rate(lr));
+        out.push(set(text, "train.optimizer.lr", rate(lr / 2.0)));
     }
     match job.map(|job| job.clip_norm) {
         Some(None) => out.push(set("clip gradients, which is off", "train.clip_norm", "1.0".to_string())),
         Some(Some(clip)) => {
-            out.push(set(format!("clip gradients below {clip}"), "train.clip_norm", format!("{}", clip / 2.0)))
+            out.push(set(format!("clip gradients below {}", rate(clip)), "train.clip_norm", rate(clip / 2.0)))
         }
         None => {}
     }
     out
+}
+
+/// A rate as people and job files write it.
+fn rate(value: f64) -> String {
+    if (1e-4..1e4).contains(&value) { format!("{value}") } else { format!("{value:e}") }
 }
 
 /// After a stop for want of room, which was no death.

@@ -156,8 +156,10 @@ pub struct Course {
     pub resumes: u64,
     /// The newest checkpoint that the journal tells of.
     pub saved: Option<u64>,
-    /// The last finite loss, with its step, learning rate and gradient norm.
+    /// The last step with a finite loss that was not skipped.
     pub finite: Option<Finite>,
+    /// The one before it.
+    finite_before: Option<Finite>,
 }
 
 /// A step whose loss was a number.
@@ -193,10 +195,17 @@ pub fn course(records: &[Record]) -> Course {
                 course.step = *step;
                 course.seconds.insert(*step, if seconds.is_finite() { seconds.max(0.0) } else { 0.0 });
                 if loss.is_finite() {
-                    course.finite = Some(Finite { step: *step, loss: *loss, lr: *lr, grad_norm: *grad_norm });
+                    let finite = Finite { step: *step, loss: *loss, lr: *lr, grad_norm: *grad_norm };
+                    course.finite_before = course.finite.replace(finite);
                 }
             }
-            Event::Skipped { step, .. } => course.step = course.step.max(*step),
+            Event::Skipped { step, .. } => {
+                course.step = course.step.max(*step);
+                // A finite loss whose gradient is not.
+                if course.finite.is_some_and(|finite| finite.step == *step) {
+                    course.finite = course.finite_before;
+                }
+            }
             Event::Saved { step, .. } => course.saved = course.saved.max(Some(*step)),
             Event::Finished { steps, .. } => course.step = course.step.max(*steps),
             _ => {}

@@ -186,8 +186,8 @@ fn done(case: &Case, course: &Course) -> Vec<String> {
     for record in &case.records {
         match &record.event {
             Event::Decided { decision, why, cap, .. } => {
-                let cap = cap.map_or(String::new(), |cap| format!(", with at most {cap} of RAM"));
-                done.push(clean(&format!("{}{cap}: {why}", decision_word(decision))));
+                let limit = cap.map_or(String::new(), |cap| format!(", with at most {cap} of RAM"));
+                done.push(clean(&format!("{}{limit}: {why}", decision_word(decision, *cap))));
             }
             Event::Skipped { .. } => skipped += 1,
             Event::Saved { reason: SaveReason::Pressure, .. } => pressed += 1,

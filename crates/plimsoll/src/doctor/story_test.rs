@@ -166,8 +166,26 @@ fn a_failing_disk_bad_data_a_refused_allocation_and_a_bug_each_have_their_own_re
 fn numbers_out_of_hand_tell_the_last_finite_step_and_the_settings_to_change() {
     let words = vec!["error: the loss of step 121 is NaN".to_string()];
     let diagnosis = told(&Evidence { exit: Some(Exit::Exited(1)), stderr_tail: words, ..Evidence::default() });
-    let last = "the last finite loss was 0.0333 at step 120, learning rate 0.001, gradient norm 2.5000";
+    let last = "the last sound step was 120 with loss 0.0333, learning rate 0.001, gradient norm 2.5";
     is(&diagnosis, "non_finite", Confidence::Proven, &[last, "train.optimizer.lr = 0.0005", "train.clip_norm = 1.0"]);
+}
+
+#[test]
+fn a_step_that_was_skipped_for_its_gradient_is_not_the_last_sound_one() {
+    let mut journal = Story::begun();
+    journal.steps(1, 12, 0.5, 0.0);
+    for step in 13..=15 {
+        journal.steps(step, step, 0.5, 0.0).event(Event::Skipped {
+            step,
+            what: "gradient".into(),
+            in_a_row: step - 12,
+        });
+    }
+    let message = "the gradient is not finite for 3 steps in a row, up to step 15".to_string();
+    let stderr_tail = vec![message.clone(), "the loss of step 15 is NaN".to_string()];
+    journal.incident(15, 0, &Evidence { exit: Some(Exit::Exited(1)), stderr_tail, ..Evidence::default() });
+    let diagnosis = story(&journal.case(&[]));
+    assert!(advice(&diagnosis).contains("the last sound step was 12 with loss"), "{}", advice(&diagnosis));
 }
 
 #[test]

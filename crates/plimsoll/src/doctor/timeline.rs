@@ -3,6 +3,7 @@
 //! Steps, saves and evaluations that went as they should are left out; the same trouble many times in a row is one
 //! entry with a count.
 
+use plimsoll_machine::Bytes;
 use plimsoll_recover::cause::Confidence;
 use plimsoll_watch::{Event, Record};
 
@@ -25,7 +26,9 @@ pub fn timeline(records: &[Record]) -> Vec<Happening> {
             let Some((what, text)) = tell(&record.event, &mut plan, &mut pressed) else { continue };
             let at = Happening { unix_ms: record.unix_ms, step: Some(step), what, text: clean(&text), times: 1 };
             match out.last_mut() {
-                Some(last) if repeats(last, &at) => (last.times, last.step) = (last.times + 1, at.step),
+                Some(last) if repeats(last, &at) => {
+                    (last.times, last.step, last.text) = (last.times + 1, at.step, at.text);
+                }
                 _ => out.push(at),
             }
         }
@@ -124,8 +127,8 @@ fn tell(event: &Event, plan: &mut Option<Shape>, pressed: &mut bool) -> Option<(
             ("death", format!("the worker ends: {told}{sure}"))
         }
         Event::Decided { decision, why, cap, .. } => {
-            let cap = cap.map_or(String::new(), |cap| format!(", with at most {cap}"));
-            ("decision", format!("{}{cap}: {why}", decision_word(decision)))
+            let limit = cap.map_or(String::new(), |cap| format!(", with at most {cap} of RAM"));
+            ("decision", format!("{}{limit}: {why}", decision_word(decision, *cap)))
         }
         Event::Failed { message, place, .. } => {
             let place = place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
@@ -157,11 +160,12 @@ fn pressure_word(answer: &str) -> &str {
 }
 
 /// A decision in words.
-pub fn decision_word(decision: &str) -> &str {
-    match decision {
-        "restart" => "started again from the last checkpoint",
-        "replan" => "planned smaller, same effective batch, and started again",
-        "give_up" => "gave up",
-        other => other,
+pub fn decision_word(decision: &str, cap: Option<Bytes>) -> &str {
+    match (decision, cap) {
+        ("restart", _) => "started again from the last checkpoint",
+        ("replan", Some(_)) => "planned smaller, same effective batch, and started again",
+        ("replan", None) => "planned anew, same effective batch, and started again",
+        ("give_up", _) => "gave up",
+        (other, _) => other,
     }
 }

@@ -3,18 +3,20 @@
 use std::path::Path;
 
 use plimsoll_machine::{Bytes, Headroom, Root, space_of};
-use plimsoll_recover::cause::{self, Cause, DiskAtDeath, LastEvent, Worker};
+use plimsoll_recover::cause::{self, Cause, DiskAtDeath, Evidence, LastEvent, Worker};
 use plimsoll_recover::checkpoint::{self, State};
-use plimsoll_recover::policy::{Decision, Incident, Memory, Room};
+use plimsoll_recover::policy::{Decision, Incident, Memory, Room, TRIES};
 use plimsoll_recover::witness::Death;
 use plimsoll_recover::{Outcome, StopSignal};
 use plimsoll_watch::{Event, Journal, Record};
 
 use super::watcher::Watcher;
-use crate::render::{self, Fail};
+use crate::render;
 
 /// What is read of the journal's end.
 const TAIL: Bytes = Bytes::kib(64);
+/// Lines of a log that are kept as evidence.
+const MOST_LINES: usize = 40;
 
 /// What killed the worker, as an incident; noted in the journal.
 pub(super) fn inquire(
@@ -22,10 +24,10 @@ pub(super) fn inquire(
     root: &Root,
     outcome: &Outcome,
     mut watcher: Watcher,
-) -> Result<(Incident, Journal), Fail> {
+) -> (Incident, Option<Journal>) {
     let path = folder.join("journal.jsonl");
-    watcher.open_journal();
     let records = plimsoll_watch::last(&path, TAIL).unwrap_or_default();
+    watcher.open_journal();
     // The leaf is held until its counters have been read.
     let Watcher { leaf: _leaf, mut witness, last, planned, failing, refused, .. } = watcher;
     let mut last_words: Vec<String> = last_words(&records);
@@ -50,26 +52,62 @@ pub(super) fn inquire(
         available,
         smallest: planned.map_or(Bytes::ZERO, |planned| planned.smallest),
     };
-    let (step, saved_step) = (last_step(&records), saved_step(folder));
+    let saved_step = saved_step(folder);
+    let step = last_step(&records).max(saved_step);
     let because: Vec<String> = because.iter().map(ToString::to_string).collect();
     render::talk(format!("the worker ended after step {step}: {kind} ({})", confidence.name()));
     because.iter().for_each(|fact| render::talk(format!("  {fact}")));
-    let mut journal = Journal::append(&path)?;
-    let _ = journal.record(&Event::Incident {
-        step,
-        saved_step,
-        kind: kind.name().to_string(),
-        told: kind.to_string(),
-        confidence: confidence.name().to_string(),
-        because,
-        evidence: serde_json::to_value(&evidence).unwrap_or_default(),
-    });
-    let _ = journal.sync();
-    Ok((Incident { kind, confidence, step, saved_step, ram, vram: None }, journal))
+    // A journal that cannot be written stops nobody.
+    let mut journal = Journal::append(&path).ok();
+    note(
+        journal.as_mut(),
+        &Event::Incident {
+            step,
+            saved_step,
+            kind: kind.name().to_string(),
+            told: kind.to_string(),
+            confidence: confidence.name().to_string(),
+            because,
+            evidence: serde_json::to_value(&telling(evidence)).unwrap_or_default(),
+        },
+    );
+    (Incident { kind, confidence, step, saved_step, ram, vram: None }, journal)
+}
+
+fn note(journal: Option<&mut Journal>, event: &Event) {
+    if let Some(journal) = journal {
+        let _ = journal.record(event).and_then(|()| journal.sync());
+    }
+}
+
+/// Notes that the worker was ended because somebody insisted.
+pub(super) fn note_stop(folder: &Path, how: &str) {
+    let path = folder.join("journal.jsonl");
+    if path.exists() {
+        let step = last_step(&plimsoll_watch::last(&path, TAIL).unwrap_or_default());
+        note(Journal::append(&path).ok().as_mut(), &Event::Stopped { step, reason: how.to_string() });
+    }
+}
+
+/// The evidence without what other people's programs wrote into the same logs: the journal goes to mirrors.
+fn telling(mut evidence: Evidence) -> Evidence {
+    const WORDS: [&str; 7] = ["oom", "ut of memory", "emory cgroup", "illed", "I/O error", "segfault", "traps:"];
+    let few = |log: String| {
+        let lines: Vec<&str> = log.lines().filter(|line| WORDS.iter().any(|word| line.contains(word))).collect();
+        lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
+    };
+    evidence.kernel_log = evidence.kernel_log.map(few);
+    evidence.daemon_log = evidence.daemon_log.map(few);
+    evidence
 }
 
 /// Notes and says what is done; `None` is a new plan with whole gradients.
-pub(super) fn announce(folder: &Path, decision: Option<&Decision>, incidents: &[Incident], journal: &mut Journal) {
+pub(super) fn announce(
+    folder: &Path,
+    decision: Option<&Decision>,
+    incidents: &[Incident],
+    journal: Option<&mut Journal>,
+) {
     let from = incidents.last().map_or(0, |incident| incident.saved_step);
     let from = if from > 0 { format!("going on after step {from}") } else { "beginning again at step 1".to_string() };
     let (name, why, cap) = match decision {
@@ -81,9 +119,8 @@ pub(super) fn announce(folder: &Path, decision: Option<&Decision>, incidents: &[
         }
         Some(Decision::GiveUp { why }) => ("give_up", why.to_string(), None),
     };
-    let inputs = serde_json::json!({ "incidents": incidents });
-    let _ = journal.record(&Event::Decided { decision: name.to_string(), why: why.clone(), cap, inputs });
-    let _ = journal.sync();
+    let inputs = serde_json::json!({ "incidents": &incidents[incidents.len().saturating_sub(TRIES)..] });
+    note(journal, &Event::Decided { decision: name.to_string(), why: why.clone(), cap, inputs });
     match name {
         "give_up" => {
             render::talk(format!("giving up: {why}"));
@@ -95,7 +132,9 @@ pub(super) fn announce(folder: &Path, decision: Option<&Decision>, incidents: &[
 
 /// The words of the worker's last life.
 fn last_words(records: &[Record]) -> Vec<String> {
-    let life = records.iter().rposition(|record| matches!(record.event, Event::WorkerStarted { .. }));
+    // A worker that dies early says its words before the supervisor has noted its start.
+    let earlier = |record: &Record| matches!(record.event, Event::WorkerStarted { .. } | Event::Decided { .. });
+    let life = records.iter().rposition(earlier);
     let said = records[life.unwrap_or(0)..].iter().filter_map(|record| match &record.event {
         Event::Failed { message, place: Some(place), .. } => Some(format!("thread panicked at {place}:\n{message}")),
         Event::Failed { message, place: None, .. } => Some(message.clone()),

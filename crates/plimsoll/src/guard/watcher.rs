@@ -63,6 +63,8 @@ pub(super) struct Watcher {
     cap: Option<Bytes>,
     /// The plan to grow back to, and after how long a calm.
     grow: Option<(Bytes, Duration)>,
+    /// Since when there has been room for it.
+    room_since: Option<Duration>,
     pub planned: Option<Planned>,
     /// Whether the worker has found everything as it should be.
     pub ready: bool,
@@ -103,6 +105,7 @@ impl Watcher {
             attempt,
             cap,
             grow,
+            room_since: None,
             planned: None,
             ready: false,
             reserve: None,
@@ -223,13 +226,22 @@ impl Watcher {
         let answer = pressure::pressure(&self.samples, &limits);
         if let Some((to, calm)) = self.grow
             && self.hand_over.is_none()
-            && growth::may_grow(&self.samples, &limits, to, calm)
+            && self.has_been_calm(&look.sample, &limits, to, answer) >= Some(calm)
         {
             self.hand_over = Some(HandOver::Grow);
             self.report("grow", format!("there is room again for the plan of {to}"), &look.sample, &limits);
             return Wish::HandOver;
         }
         self.act(answer, &look.sample, &limits)
+    }
+
+    /// For how long there has been room for a plan of `to` with nothing pressing; none where there is not.
+    fn has_been_calm(&mut self, now: &Sample, limits: &Limits, to: Bytes, answer: Pressure) -> Option<Duration> {
+        if answer != Pressure::Fine || !growth::has_room(now, limits, to) {
+            self.room_since = None;
+            return None;
+        }
+        Some(now.at.saturating_sub(*self.room_since.get_or_insert(now.at)))
     }
 
     /// Acts when the answer changes.
@@ -260,7 +272,7 @@ impl Watcher {
             "stop" => "saving, to stop",
             _ => "going on",
         };
-        render::talk(format!("memory: {why}; {done}"));
+        render::talk(format!("pressure: {why}; {done}"));
         let inputs = serde_json::json!({ "sample": sample, "limits": limits });
         self.note(&Event::Pressure { step: self.step, answer: answer.to_string(), why, inputs });
     }

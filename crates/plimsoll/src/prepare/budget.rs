@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use plimsoll_machine::{Bytes, Headroom, Root, own_memory, process_memory};
+use plimsoll_machine::{Bytes, Headroom, Root, children, own_memory, process_memory};
 
 use super::Supervisor;
 use crate::render::Fail;
@@ -39,7 +39,10 @@ pub fn budgets(
 ) -> Result<Budgets, Fail> {
     let mut ours = vec![own_memory(root)?];
     if let Supervisor::Running(pid) = supervisor {
-        ours.extend(process_memory(root, pid).ok());
+        let us = std::process::id();
+        // The supervisor, and what else it has started: a mirror has its own line in the plan.
+        let others = children(root, pid).into_iter().filter(|other| *other != us);
+        ours.extend(std::iter::once(pid).chain(others).filter_map(|pid| process_memory(root, pid).ok()));
     }
     // Mapped files are not added: the kernel counts them as memory that can be had.
     let held: Bytes = ours.iter().map(|m| m.rss_anon + m.rss_shmem + m.page_tables).sum();

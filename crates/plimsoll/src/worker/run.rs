@@ -21,7 +21,7 @@ use super::evaluate::{self, Evaluation, evaluate};
 use super::last_words;
 use super::samples::Looks;
 use super::save::{self, Layout, Restored};
-use super::saver::{Saver, out_of_hand};
+use super::saver::{Saver, out_of_hand, worth_waiting};
 use super::weights::fill_weights;
 use crate::heap::{self, Role};
 use crate::prepare::{PREFETCH, Prepared, loader_hook};
@@ -238,7 +238,26 @@ impl<'a> Run<'a> {
                 }
                 Err(self.noted(fail))
             }
-            End::Lost(fail) => Err(self.noted(fail)),
+            End::Lost(fail) => {
+                self.collect(true);
+                Err(self.noted(fail))
+            }
+        }
+    }
+
+    /// Saves for a stop. A run that is only to hand over, and cannot save for want of room, goes on instead.
+    fn may_stop(&mut self) -> bool {
+        if !self.stop.handing_over() {
+            return true;
+        }
+        match self.save_unless_saved(SaveReason::Exit) {
+            Err(fail) if worth_waiting(&fail) => {
+                self.note_not_saved(self.step, &fail);
+                self.stop.decline_to_hand_over();
+                false
+            }
+            // Whatever else is wrong comes up again where it is told.
+            _ => true,
         }
     }
 
@@ -270,6 +289,9 @@ impl<'a> Run<'a> {
         kind.into_iter().for_each(|kind| self.tell(&News::Failing { kind }));
         let _ = self.journal.sync();
         let fail = Fail { exit: Exit::Failed, ..fail };
+        if self.poisoned {
+            return fail.hint(out_of_hand(self.saved_at));
+        }
         if fail.hint.is_some() {
             return fail;
         }
@@ -314,7 +336,7 @@ impl<'a> Run<'a> {
             if self.step >= self.prepared.steps {
                 break End::Done;
             }
-            if self.stop.requested() {
+            if self.stop.requested() && self.may_stop() {
                 break End::Stopped;
             }
             let before = heap::allocations(Role::Engine);
@@ -448,7 +470,7 @@ impl<'a> Run<'a> {
     pub(super) fn not_finite(&mut self, fact: String) -> Fail {
         self.poisoned = true;
         self.note(&Event::Warning { step: self.step, message: fact.clone() });
-        out_of_hand(fact, self.saved_at)
+        Fail::new(Exit::Failed, anyhow::anyhow!(fact))
     }
 
     /// Does the evaluation that is due; whether it was done, or given up for a stop.

@@ -228,7 +228,10 @@ impl Content {
         if room_for(&self.dir, self.bytes() * 2).is_ok() {
             protected.extend(waiting);
         }
-        checkpoint::retain(&self.dir, self.keep, &protected)?;
+        // The checkpoint is written; an old one that cannot be removed is tried again after the next.
+        if let Err(error) = checkpoint::retain(&self.dir, self.keep, &protected) {
+            crate::render::talk(format!("an old checkpoint cannot be removed: {error}"));
+        }
         Ok((path, written))
     }
 }

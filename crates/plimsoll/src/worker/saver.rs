@@ -16,7 +16,7 @@ use plimsoll_watch::{Event, SaveReason};
 use super::last_words;
 use super::run::Run;
 use super::save::Content;
-use crate::render::{self, Exit, Fail};
+use crate::render::{self, Fail};
 
 /// Stack of the writing thread; the plan has a line for it.
 const STACK: usize = 256 << 10;
@@ -133,7 +133,7 @@ impl Run<'_> {
     }
 
     /// Takes the snapshot back from a thread that has written, or waits for one that still does.
-    fn collect(&mut self, wait: bool) {
+    pub(super) fn collect(&mut self, wait: bool) {
         if !self.saver.writing.as_ref().is_some_and(|writing| wait || writing.thread.is_finished()) {
             return;
         }
@@ -174,7 +174,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn note_not_saved(&mut self, step: u64, fail: &Fail) {
+    pub(super) fn note_not_saved(&mut self, step: u64, fail: &Fail) {
         let reason = fail.fact.as_ref().map_or("unknown".to_string(), |fact| format!("{fact:#}"));
         let left = match self.saved_at {
             Some(step) => format!("the checkpoint of step {step} stands"),
@@ -218,18 +218,17 @@ impl Run<'_> {
 }
 
 /// Whether the same may succeed a little later.
-fn worth_waiting(fail: &Fail) -> bool {
+pub(super) fn worth_waiting(fail: &Fail) -> bool {
     matches!(last_words::kind_of(fail), Some(Kind::DiskFull | Kind::IoError))
 }
 
-/// A run whose weights got out of hand.
-pub(super) fn out_of_hand(fact: String, saved_at: Option<u64>) -> Fail {
+/// What to do about numbers that got out of hand.
+pub(super) fn out_of_hand(saved_at: Option<u64>) -> String {
     let left = match saved_at {
         Some(step) => format!("the last checkpoint, of step {step}, is good"),
         None => "there is no checkpoint".to_string(),
     };
-    let fail = Fail::new(Exit::Failed, anyhow::anyhow!(fact));
-    fail.hint(format!("lower the learning rate, or clip gradients with clip_norm; {left}"))
+    format!("lower the learning rate, or clip gradients with clip_norm; {left}")
 }
 
 #[cfg(test)]
