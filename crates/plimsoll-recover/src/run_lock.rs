@@ -72,6 +72,7 @@ fn failed(call: &'static str, path: &Path, error: Errno) -> RecoverError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -107,14 +108,28 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_started_under_the_lock_holds_it_until_it_ends() {
+    fn the_one_process_that_was_given_the_lock_holds_it_until_it_ends_and_others_do_not() {
         let run = tempfile::tempdir().unwrap();
-        let lock = RunLock::take(run.path(), Duration::ZERO).unwrap();
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        drop(lock);
-        assert!(matches!(RunLock::take(run.path(), Duration::ZERO), Err(RecoverError::RunInUse { .. })));
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        RunLock::take(run.path(), Duration::from_secs(60)).unwrap();
+        for given in [true, false] {
+            let lock = RunLock::take(run.path(), Duration::from_secs(60)).unwrap();
+            let number = lock.number();
+            let mut command = Command::new("cat");
+            command.stdin(Stdio::piped()).stdout(Stdio::null());
+            if given {
+                // SAFETY: one system call between fork and exec, on a descriptor that is open in both.
+                unsafe {
+                    command.pre_exec(move || {
+                        let file = std::os::fd::BorrowedFd::borrow_raw(number);
+                        Ok(rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())?)
+                    })
+                };
+            }
+            let mut child = command.spawn().unwrap();
+            drop(lock);
+            let taken = RunLock::take(run.path(), Duration::ZERO);
+            assert_eq!(matches!(taken, Err(RecoverError::RunInUse { .. })), given);
+            drop((taken, child.stdin.take()));
+            child.wait().unwrap();
+        }
     }
 }

@@ -139,7 +139,7 @@ fn an_event_of_a_later_version_does_not_hide_the_others() {
     let (_dir, path) = place();
     written(&path, &[step(1, 1.0)]);
     let good = fs::read_to_string(&path).unwrap();
-    fs::write(&path, format!("{{\"unix_ms\":5,\"event\":\"incident\",\"cause\":[1]}}\n{good}")).unwrap();
+    fs::write(&path, format!("{{\"unix_ms\":5,\"event\":\"dreamt\",\"cause\":[1]}}\n{good}")).unwrap();
     assert_eq!(events(&path), [Event::Unknown, step(1, 1.0)]);
 }
 

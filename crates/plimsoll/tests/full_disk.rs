@@ -51,16 +51,10 @@ struct Cramped {
 }
 
 impl Cramped {
-    /// It has saved, most of it is still to be done, and the disk is full.
-    fn start(snapshot: bool) -> Option<(Cramped, Trainer)> {
+    /// It has saved, most of it is still to be done, and the disk is full; or why there is no such disk here.
+    fn start(snapshot: bool) -> std::result::Result<(Cramped, Trainer), String> {
         let workshop = workshop(snapshot);
-        let disk = match Disk::mount(workshop.path("run"), SIZE) {
-            Ok(disk) => disk,
-            Err(reason) => {
-                println!("skipped: no file system of our own: {reason}");
-                return None;
-            }
-        };
+        let disk = Disk::mount(workshop.path("run"), SIZE)?;
         let shelf = Shelf::of(&workshop, "run", KEEP);
         let mut trainer = Trainer::train(&workshop, "run");
         let saved = |run: &Path| records(run).iter().any(|r| matches!(r.event, Event::Saved { .. }));
@@ -74,7 +68,7 @@ impl Cramped {
         }
         disk.fill();
         kill_process(worker, Signal::CONT).unwrap();
-        Some((Cramped { shelf, disk, workshop }, trainer))
+        Ok((Cramped { shelf, disk, workshop }, trainer))
     }
 
     /// Looks at the checkpoints again and again until `words` are said.
@@ -94,7 +88,10 @@ impl Cramped {
 #[test]
 fn a_run_whose_disk_is_full_goes_on_waits_at_its_end_and_finishes_when_there_is_room() {
     for snapshot in [false, true] {
-        let Some((mut run, mut trainer)) = Cramped::start(snapshot) else { return };
+        let (mut run, mut trainer) = match Cramped::start(snapshot) {
+            Ok(started) => started,
+            Err(reason) => return println!("skipped: no file system of our own: {reason}"),
+        };
         run.look_until(&mut trainer, "is not saved: ");
         run.look_until(&mut trainer, STANDS);
         run.look_until(&mut trainer, WAITS);
@@ -115,7 +112,10 @@ fn a_run_whose_disk_is_full_goes_on_waits_at_its_end_and_finishes_when_there_is_
 fn a_run_that_is_stopped_on_a_full_disk_says_what_is_saved_and_goes_on_from_there() {
     // As soon as a save failed, and when nothing is left to do but to wait.
     for (snapshot, words) in [(false, STANDS), (true, STANDS), (false, WAITS), (true, WAITS)] {
-        let Some((mut run, mut trainer)) = Cramped::start(snapshot) else { return };
+        let (mut run, mut trainer) = match Cramped::start(snapshot) {
+            Ok(started) => started,
+            Err(reason) => return println!("skipped: no file system of our own: {reason}"),
+        };
         run.look_until(&mut trainer, words);
         trainer.signal(Signal::TERM);
         let said = trainer.end();

@@ -73,7 +73,7 @@ fn a_wrong_word_is_refused_with_exit_2_and_the_nearest_known_one() {
         (&["train", "--steps", "many"], "expected a whole number of 0 or more"),
         (&["train", "--recompute", "some"], "expected a number of blocks, `all` or `none`"),
         (&["generate", "x", "--beams", "0"], "0 is not in 1..=64"),
-        (&["resume"], "<RUN>"),
+        (&["resume"], "<RUN|URL>"),
     ];
     for (args, expected) in cases {
         let output = plimsoll(args);

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open, pidfd_send_signal, prlimit,
 };
-use support_run::chance::{Chance, seed};
+use support_run::chance::{Chance, SEED, seed};
 use support_run::moment::{BETWEEN, Moment, work_of};
 use support_run::shelf::Shelf;
 use support_run::trainer::{Trainer, last_step, records, wait_for_end};
@@ -270,6 +270,7 @@ fn under_fire(lane: Lane, moments: usize, chance: &mut Chance) -> Met {
 #[test]
 fn killed_at_a_hundred_random_moments_runs_end_as_those_that_nobody_touched() {
     let seed = seed();
+    println!("again with the same numbers: {SEED}={seed}");
     let all: Vec<Met> = std::thread::scope(|scope| {
         let fire = |(at, lane): (usize, &Lane)| {
             let lane = *lane;
@@ -321,7 +322,9 @@ fn any_byte(shelf: &mut Shelf, run: &Path, chance: &mut Chance) -> u64 {
 
 #[test]
 fn a_worker_that_dies_at_any_byte_of_a_checkpoint_is_followed_by_one_that_goes_on() {
-    let mut chance = Chance::new(seed(), 100);
+    let seed = seed();
+    println!("again with the same numbers: {SEED}={seed}");
+    let mut chance = Chance::new(seed, 100);
     for lane in [LANES[0], LANES[1]] {
         let workshop = lane.workshop();
         let (run, mut shelf) = (workshop.path("run"), Shelf::of(&workshop, "run", KEEP));
@@ -355,7 +358,9 @@ fn a_worker_that_dies_at_any_byte_of_a_checkpoint_is_followed_by_one_that_goes_o
 
 #[test]
 fn a_checkpoint_whose_file_may_not_grow_is_told_and_the_run_goes_on() {
-    let mut chance = Chance::new(seed(), 200);
+    let seed = seed();
+    println!("again with the same numbers: {SEED}={seed}");
+    let mut chance = Chance::new(seed, 200);
     for lane in [LANES[0], LANES[1]] {
         let workshop = lane.workshop();
         let (run, mut shelf) = (workshop.path("run"), Shelf::of(&workshop, "run", KEEP));

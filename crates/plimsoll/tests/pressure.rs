@@ -63,6 +63,7 @@ fn a_neighbour_makes_the_run_smaller_and_it_grows_back_when_the_neighbour_is_gon
     let free = limit.saturating_sub(cgroup.held());
     // All but a few MiB of what is really free.
     let neighbour = Neighbour::come(&cgroup, TAKEN.max(free.saturating_sub(Bytes::mib(10))));
+    assert!(neighbour.holds(), "the kernel killed it");
     trainer.wait_for(|run| answered(&records(run), "save_now"));
     trainer.wait_for(|run| answered(&records(run), "shrink") && plans(&records(run)).len() == 2);
     trainer.wait_for_words("the plan has other choices than before: losses agree to rounding");

@@ -68,7 +68,7 @@ pub(super) fn inquire(
             told: kind.to_string(),
             confidence: confidence.name().to_string(),
             because,
-            evidence: serde_json::to_value(&telling(evidence)).unwrap_or_default(),
+            evidence: serde_json::to_value(telling(evidence)).unwrap_or_default(),
         },
     );
     (Incident { kind, confidence, step, saved_step, ram, vram: None }, journal)

@@ -79,7 +79,8 @@ impl MirrorProcess {
         {
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
             if let Waited::Ended(true) | Waited::Interrupted = wait(child, events, stop_by)? {
-                return Ok(self.said(running));
+                self.said(running);
+                return Ok(());
             }
         }
         // It had ended, or was told twice to end (a manager signals every process), before the last checkpoint was there.
@@ -87,7 +88,8 @@ impl MirrorProcess {
         if let Some(child) = &mut running {
             wait(child, events, stop_by)?;
         }
-        Ok(self.said(running))
+        self.said(running);
+        Ok(())
     }
 
     /// Says what is left to do, where something is.

@@ -61,8 +61,11 @@ pub(super) struct Saver {
     trouble: Option<String>,
 }
 
+/// Where a checkpoint is, and its length.
+type Written = (PathBuf, Bytes);
+
 struct Writing {
-    thread: JoinHandle<(Snapshot, Result<(PathBuf, Bytes), Fail>)>,
+    thread: JoinHandle<(Snapshot, Result<Written, Fail>)>,
     step: u64,
     reason: SaveReason,
     began: Instant,
@@ -153,7 +156,7 @@ impl Run<'_> {
         }
     }
 
-    fn saved(&mut self, step: u64, reason: SaveReason, what: (PathBuf, Bytes), took: Duration, waited: Duration) {
+    fn saved(&mut self, step: u64, reason: SaveReason, what: Written, took: Duration, waited: Duration) {
         let (path, bytes) = what;
         (self.saved_at, self.saver.trouble) = (Some(step), None);
         if reason == SaveReason::Exit {

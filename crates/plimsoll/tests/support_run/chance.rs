@@ -1,22 +1,21 @@
-//! Chance that can be repeated: numbers that nobody chose, from a seed that is printed.
+//! Chance that can be repeated: numbers that nobody chose, from a seed that the test prints.
 //!
 //! With `PLIMSOLL_TEST_SEED` set, the same numbers come again. What a machine makes of them still differs in time, so a
 //! repeated test meets much the same moments, not the very same ones.
 
 use std::hash::{BuildHasher, RandomState};
 
-const SEED: &str = "PLIMSOLL_TEST_SEED";
+/// The variable that holds the seed of a test that is to be repeated.
+pub const SEED: &str = "PLIMSOLL_TEST_SEED";
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
-/// The seed of this test: the one that was asked for, or a new one. Printed, so that a failure shows it.
+/// The seed of this test: the one that was asked for, or a new one.
 pub fn seed() -> u64 {
     let asked = std::env::var(SEED).ok().map(|text| text.parse().expect("PLIMSOLL_TEST_SEED is a number"));
-    let seed = asked.unwrap_or_else(|| RandomState::new().hash_one(0u8));
-    println!("again with the same numbers: {SEED}={seed}");
-    seed
+    asked.unwrap_or_else(|| RandomState::new().hash_one(0u8))
 }
 
 impl Chance {
