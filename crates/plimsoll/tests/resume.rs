@@ -122,7 +122,7 @@ fn a_worker_that_was_killed_costs_only_the_steps_since_its_last_checkpoint() {
             }
         }
         assert_eq!((killed, restarted), (1, 1));
-        let boundary = |from: &u64| from % 3 == 0 || from % 5 == 0;
+        let boundary = |from: &u64| from.is_multiple_of(3) || from.is_multiple_of(5);
         assert!(resumed_from(&run).iter().all(boundary), "{:?}", resumed_from(&run));
     }
 }
