@@ -1,6 +1,6 @@
 //! `plimsoll doctor`: what happened to a run, from its folder or from a log.
 //!
-//! [`gather`] reads, [`story()`] decides and is pure, [`text`] prints. [`log`] does all three for a text file of anybody's.
+//! [`gather`] reads, [`story()`] decides and is pure, [`text()`] prints. [`log`] does all three for a text file of anybody's.
 //! Invariants: no cause without evidence, a status of 137 is never called OOM by itself, and every number that is said
 //! twice comes from one place ([`numbers`]). It changes nothing in a run folder, and works on a run that is alive.
 

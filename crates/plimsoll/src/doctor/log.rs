@@ -1,7 +1,7 @@
 //! A text log of anybody's: a trainer's output, `dmesg`, `journalctl`, `docker inspect`, Slurm.
 //!
 //! Read once, as a stream, in bounded memory. `cause` weighs a death whose exit was seen; a log has none, so its lines
-//! are weighed in [`judge`], in the same order: witnesses first, the program's own words next, a bare signal last.
+//! are weighed in [`judge()`], in the same order: witnesses first, the program's own words next, a bare signal last.
 
 mod judge;
 mod remedy;

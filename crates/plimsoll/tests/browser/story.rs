@@ -95,10 +95,10 @@ impl Story {
                 tokens_per_second: 4551.0,
                 ram_bytes: Bytes::mib(self.mib - 14 - (step * 31) % 7),
             });
-            if step % 20 == 0 {
+            if step.is_multiple_of(20) {
                 self.sample(Moment::Steps, self.mib - 16);
             }
-            if step % 50 == 0 {
+            if step.is_multiple_of(50) {
                 self.clock_ms += 2500;
                 let (loss, bleu, exact) = (loss + 0.15, Some(12.0 + step as f64 / 20.0), Some(step as f64 / 1000.0));
                 self.tell(Event::Eval { step, loss, bleu, exact, seconds: 2.5 });
