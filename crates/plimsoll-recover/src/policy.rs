@@ -148,7 +148,8 @@ pub fn policy(incidents: &[Incident]) -> Decision {
     }
     let same = |other: &&Incident| {
         let unchanged = memory.is_none_or(|of| room(other, of).map(|r| r.cap) == room(last, of).map(|r| r.cap));
-        other.kind == last.kind && other.step == last.step && unchanged
+        let stuck = (other.step, other.saved_step) == (last.step, last.saved_step);
+        other.kind == last.kind && stuck && unchanged
     };
     // A disk that fails may be back a little later; only the number of tries bounds those.
     if last.kind != Kind::IoError && earlier.iter().any(|other| same(&other)) {

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use plimsoll_machine::Bytes;
@@ -19,7 +18,7 @@ use crate::job::read::JobFile;
 use crate::job::recompute::Recompute;
 use crate::job::resolve;
 use crate::job::write::inline;
-use crate::render::{Exit, Fail};
+use crate::render::Fail;
 
 /// Where a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -271,12 +270,7 @@ impl Settings {
 
     /// Writes `job.toml` into the run folder.
     pub fn write_run(&self, folder: &Path) -> Result<(), Fail> {
-        let write = || {
-            let mut file = fs_err::File::create(folder.join("job.toml"))?;
-            file.write_all(self.to_toml().as_bytes())?;
-            file.sync_all()
-        };
-        write().map_err(|error: io::Error| Fail::new(Exit::Failed, error))
+        Ok(plimsoll_recover::atomic_write(&folder.join("job.toml"), self.to_toml().as_bytes())?)
     }
 }
 

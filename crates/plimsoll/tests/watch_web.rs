@@ -281,7 +281,10 @@ fn the_page_follows_the_run_without_a_reload_and_asks_nobody_else() {
     let read = read.as_str().unwrap();
     assert!(read.starts_with("step ") && read.contains("training: "), "{read}");
     page.point_at("#memory > svg");
-    page.wait_for("document.querySelector('#memory .readout').innerText.includes('MiB')");
+    page.wait_for("!document.querySelector('#memory .readout').hidden");
+    let read = page.value("document.querySelector('#memory .readout').innerText");
+    let read = read.as_str().unwrap();
+    assert!(read.starts_with("running time 0:") && read.contains("planned: 231\u{a0}MiB"), "{read}");
     page.picture("hover");
     page.point_at("h1");
     page.wait_for("document.querySelector('#loss .readout').hidden");
