@@ -176,6 +176,6 @@ fn a_run_outlives_its_data_and_its_first_model() {
 fn a_folder_without_a_job_is_not_a_run() {
     let dir = folder();
     let fail = Settings::from_run(&dir.path().join("m")).unwrap_err();
-    assert_eq!(fail.exit, Exit::BadInput);
+    assert_eq!(fail.exit, crate::render::Exit::BadInput);
     assert!(fail.fact.unwrap().to_string().ends_with("is not a run: it has no `job.toml`"));
 }
