@@ -6,13 +6,11 @@
 
 mod feed;
 mod guard;
-mod incidents;
 mod metrics;
 mod routes;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -46,12 +44,11 @@ impl Server {
         self.address
     }
 
-    /// Serves the run that is called `name` and writes `journal`, until the process is asked to end (SIGINT, SIGTERM). `look` gives the run
+    /// Serves the run that is called `name`, until the process is asked to end (SIGINT, SIGTERM). `look` gives the run
     /// as it is now; where it cannot, the page says why and goes on asking.
     pub fn run(
         self,
         name: &str,
-        journal: &Path,
         look: impl FnMut() -> Result<View, WatchError> + Send + 'static,
     ) -> Result<(), WatchError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -59,7 +56,7 @@ impl Server {
             let mut interrupt = signal(SignalKind::interrupt())?;
             let mut terminate = signal(SignalKind::terminate())?;
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            let site = routes::site(feed::Feed::new(name, journal, look));
+            let site = routes::site(feed::Feed::new(name, look));
             // Nothing that is being answered is worth waiting for: the page asks again, and an event stream never ends.
             tokio::select! {
                 ended = async { axum::serve(listener, site).await } => ended?,

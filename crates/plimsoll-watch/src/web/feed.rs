@@ -5,7 +5,6 @@
 //! quiet run from a dead connection. A slow listener misses views in between, and costs no memory.
 
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-use super::incidents::{Kinds, kinds};
 use crate::{View, WatchError};
 
 /// The time between two views to one listener.
@@ -39,8 +37,6 @@ pub(super) struct Told {
     pub(super) name: Arc<str>,
     /// The view.
     pub(super) view: View,
-    /// Its incidents by kind.
-    pub(super) kinds: Arc<Kinds>,
     /// Name and view as JSON, in one line.
     pub(super) json: String,
     /// The same without what changes with the clock alone.
@@ -63,31 +59,20 @@ pub(super) struct Feed {
 
 struct Eyes {
     name: Arc<str>,
-    journal: PathBuf,
     look: Look,
-    /// Incidents that were counted, and their kinds.
-    incidents: (u64, Arc<Kinds>),
     last: Option<(Instant, News)>,
 }
 
 impl Eyes {
     fn see(&mut self) -> Result<Told, WatchError> {
         let view = (self.look)()?;
-        if view.counts.incidents != self.incidents.0 {
-            self.incidents = (view.counts.incidents, Arc::new(kinds(&self.journal)?));
-        }
-        tell(Arc::clone(&self.name), view, Arc::clone(&self.incidents.1))
+        tell(Arc::clone(&self.name), view)
     }
 }
 
 impl Feed {
-    pub(super) fn new(
-        name: &str,
-        journal: &Path,
-        look: impl FnMut() -> Result<View, WatchError> + Send + 'static,
-    ) -> Arc<Feed> {
-        let (name, journal, incidents) = (name.into(), journal.to_path_buf(), Default::default());
-        let eyes = Mutex::new(Eyes { name, journal, look: Box::new(look), incidents, last: None });
+    pub(super) fn new(name: &str, look: impl FnMut() -> Result<View, WatchError> + Send + 'static) -> Arc<Feed> {
+        let eyes = Mutex::new(Eyes { name: name.into(), look: Box::new(look), last: None });
         Arc::new(Feed { eyes, seats: Arc::new(Semaphore::new(SEATS)) })
     }
 
@@ -144,7 +129,7 @@ impl Listener {
     }
 }
 
-fn tell(name: Arc<str>, mut view: View, kinds: Arc<Kinds>) -> Result<Told, WatchError> {
+fn tell(name: Arc<str>, mut view: View) -> Result<Told, WatchError> {
     #[derive(Serialize)]
     struct Named<'a> {
         name: &'a str,
@@ -157,7 +142,7 @@ fn tell(name: Arc<str>, mut view: View, kinds: Arc<Kinds>) -> Result<Told, Watch
     (view.now_unix_ms, view.running_seconds, view.eta_seconds) = (0, 0.0, None);
     let still = text(&view)?;
     (view.now_unix_ms, view.running_seconds, view.eta_seconds) = clock;
-    Ok(Told { name, view, kinds, json, still })
+    Ok(Told { name, view, json, still })
 }
 
 /// The news after a look: a new number where more has changed than the clock.
@@ -179,7 +164,7 @@ mod tests {
     fn seen(message: &str, now_unix_ms: u64) -> Result<Told, String> {
         let event = Happening::Warning { step: 1, message: message.into() };
         let view = View::of(&[Record { unix_ms: 1, event }], &[], now_unix_ms, true);
-        tell("chat-1".into(), view, Arc::default()).map_err(|error| error.to_string())
+        tell("chat-1".into(), view).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -202,7 +187,7 @@ mod tests {
     async fn however_many_ask_at_once_the_run_is_looked_at_once() {
         let looks = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = Arc::clone(&looks);
-        let feed = Feed::new("chat-1", Path::new("journal.jsonl"), move || {
+        let feed = Feed::new("chat-1", move || {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok(View::of(&[], &[], 1, true))
         });
@@ -216,7 +201,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn no_more_pages_listen_than_there_are_seats_and_a_page_that_leaves_frees_its_seat() {
-        let feed = Feed::new("chat-1", Path::new("journal.jsonl"), || Ok(View::of(&[], &[], 1, true)));
+        let feed = Feed::new("chat-1", || Ok(View::of(&[], &[], 1, true)));
         let mut seated: Vec<_> = (0..SEATS).map(|_| Arc::clone(&feed).listen().unwrap()).collect();
         assert!(Arc::clone(&feed).listen().is_none());
         drop(seated.pop());

@@ -120,7 +120,7 @@ impl Figures {
 
     fn counts(&self, sheet: &mut Sheet<'_>) -> Result<(), Error> {
         let view = &self.0.view;
-        let kinds = self.0.kinds.iter().map(|(kind, &count)| (kind.as_str(), count as f64));
+        let kinds = view.incident_kinds.iter().map(|(kind, &count)| (kind.as_str(), count as f64));
         sheet.counters("plimsoll_incidents", "Deaths and failures of a worker, by kind of cause", "kind", kinds)?;
         let counts = &view.counts;
         let rows = [

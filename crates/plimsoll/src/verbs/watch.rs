@@ -17,7 +17,7 @@ use follow::Following;
 pub fn run(args: &WatchArgs) -> Result<(), Fail> {
     let mut following = open(&args.run)?;
     if args.web {
-        return web::serve(&args.run, &args.run.join("journal.jsonl"), args.port, move || following.look());
+        return web::serve(&args.run, args.port, move || following.look());
     }
     let name = name(&args.run);
     if args.once || !stdout().is_terminal() {

@@ -10,7 +10,6 @@ use crate::render::{self, Exit, Fail, OrFail};
 /// Serves the view of the run in `run` on `port` of 127.0.0.1; 0 takes a free one.
 pub fn serve(
     run: &Path,
-    journal: &Path,
     port: u16,
     look: impl FnMut() -> Result<View, WatchError> + Send + 'static,
 ) -> Result<(), Fail> {
@@ -22,5 +21,5 @@ pub fn serve(
     })?;
     render::data(format!("http://{}/", server.address()))?;
     render::talk("the page and /metrics are there until Ctrl-C; the run does not notice");
-    server.run(&super::name(run), journal, look).or_failed()
+    server.run(&super::name(run), look).or_failed()
 }
