@@ -5,6 +5,7 @@ use std::path::Path;
 use plimsoll_machine::Bytes;
 use plimsoll_recover::cause::Kind;
 
+use super::after::is_numbered;
 use super::case::JobFacts;
 use super::diagnosis::{Advice, Lost};
 use super::ending::Judged;
@@ -150,13 +151,13 @@ fn watchdog(name: &str, numbers: &Numbers) -> Vec<Advice> {
 fn unproven(judged: &Judged, numbers: &Numbers) -> Vec<Advice> {
     let evidence = &judged.evidence;
     let mut out = vec![say("if you or a script of yours ended it, nothing needs to change")];
-    if evidence.kernel_log.is_none() {
+    if evidence.kernel_log.is_none() && is_numbered(evidence) {
         out.push(say(
             "let the kernel's log be read next time: `sysctl kernel.dmesg_restrict=0`, or run `plimsoll doctor` as \
              root now, while the log still holds the time of the death",
         ));
     }
-    if evidence.cgroup.is_none() {
+    if evidence.cgroup.is_none() && !numbers.own_cgroup {
         out.push(say(
             "give the run a cgroup of its own next time, whose counters tell an OOM kill from another: `systemd-run \
              --user --scope -p Delegate=yes plimsoll resume ...`",

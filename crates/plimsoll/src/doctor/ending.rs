@@ -1,10 +1,13 @@
 //! Why the last attempt ended: by the supervisor's incident, else by the worker's last words, else by what the machine
 //! shows now.
 
+use plimsoll_machine::Bytes;
 use plimsoll_recover::cause::{Cause, Confidence, Evidence, Kind, Source, cause, parse_last_words};
 use plimsoll_watch::Event;
 
+use super::after::is_numbered;
 use super::attempts::{Attempt, End};
+use super::case::Now;
 use super::diagnosis::{Finding, FoundBy, Ground};
 use super::{sanitize, words};
 
@@ -20,12 +23,16 @@ pub struct Judged {
 }
 
 /// Why `attempt` ended badly; `None` where it did not. `now` is asked only where the journal is silent.
-pub fn judge(attempt: &Attempt<'_>, now: Option<&Evidence>) -> Option<Judged> {
+pub fn judge(attempt: &Attempt<'_>, now: &Now) -> Option<Judged> {
     match attempt.end {
         End::Finished => None,
         End::Incident(incident) => by_supervisor(incident),
         End::Stopped { reason } => own_words(attempt).or_else(|| stopped_by_an_error(reason)),
-        End::Open => own_words(attempt).or_else(|| now.map(|evidence| after_the_fact(evidence.clone()))),
+        End::Open => own_words(attempt).or_else(|| {
+            let found = after_the_fact(now.evidence.clone()?);
+            let full = (found.kind == Kind::Unknown).then(|| disk_was_full(attempt, now)).flatten();
+            Some(full.unwrap_or(found))
+        }),
     }
 }
 
@@ -96,13 +103,34 @@ fn after_the_fact(evidence: Evidence) -> Judged {
     Judged { kind: found.kind, finding, evidence }
 }
 
+/// A disk that was too full for a checkpoint, and still is, was too full for the journal's last lines as well.
+fn disk_was_full(attempt: &Attempt<'_>, now: &Now) -> Option<Judged> {
+    let Some(Event::NotSaved { reason, .. }) = attempt.find(|event| matches!(event, Event::NotSaved { .. })) else {
+        return None;
+    };
+    let words = parse_last_words(std::slice::from_ref(reason)).filter(|words| words.kind == Kind::DiskFull)?;
+    let needed = match attempt.find(|event| matches!(event, Event::Saved { .. })) {
+        Some(Event::Saved { bytes, .. }) => *bytes,
+        _ => Bytes::mib(1),
+    };
+    let free = now.disk_free.filter(|free| *free < needed)?;
+    let because = vec![
+        ground(Some(Source::Journal), reason),
+        ground(Some(Source::Disk), &format!("{free} are free there now, so that the journal may end too early")),
+    ];
+    let judged = from_words(words.kind, Confidence::Likely, because, Vec::new());
+    Some(Judged { finding: Finding { found_by: FoundBy::Doctor, ..judged.finding }, ..judged })
+}
+
 /// For a death without a proof: what was looked at in vain, and what could not be looked at.
 fn missing(kind: &Kind, evidence: &Evidence) -> Vec<String> {
     if !matches!(kind, Kind::KilledUnproven { .. } | Kind::Unknown) {
         return Vec::new();
     }
     let mut missing = Vec::new();
+    let numbered = is_numbered(evidence) || evidence.kernel_log.is_some();
     missing.push(match &evidence.kernel_log {
+        None if !numbered => "the journal does not say which process it was, so that no log can be asked".to_string(),
         None => "the kernel's log could not be read (`kernel.dmesg_restrict`)".to_string(),
         Some(_) => "the kernel's log names no kill of this run's processes".to_string(),
     });
@@ -117,10 +145,11 @@ fn missing(kind: &Kind, evidence: &Evidence) -> Vec<String> {
             format!("the machine counts {} OOM kills since its start, and nothing says whose", change.rise())
         }
     });
-    missing.push(match &evidence.daemon_log {
-        None => "no log of systemd-oomd, earlyoom or the like could be read".to_string(),
-        Some(_) => "no log of systemd-oomd, earlyoom or the like names it".to_string(),
-    });
+    match &evidence.daemon_log {
+        None if !numbered => {}
+        None => missing.push("no log of systemd-oomd, earlyoom or the like could be read".to_string()),
+        Some(_) => missing.push("no log of systemd-oomd, earlyoom or the like names it".to_string()),
+    }
     if let Some(boot) = &evidence.boot_id
         && boot.before == boot.after
     {

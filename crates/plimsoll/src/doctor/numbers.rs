@@ -18,6 +18,8 @@ pub struct Numbers {
     pub seen: Option<Bytes>,
     /// The memory limit that was hit.
     pub limit: Option<Limit>,
+    /// Whether the worker had a cgroup of its own.
+    pub own_cgroup: bool,
     /// Heap and shared memory of the killed process, by the kernel's log.
     pub held: Option<Bytes>,
     /// What the machine could still give, of how much, at the last sample.
@@ -65,6 +67,7 @@ impl Numbers {
             planned: planned.or(case.plan.as_ref().map(|plan| plan.ram_peak)),
             smallest: smallest.filter(|bytes| *bytes > Bytes::ZERO),
             seen: seen.filter(|bytes| *bytes > Bytes::ZERO),
+            own_cgroup: matches!(attempt.worker(), Some(Event::WorkerStarted { cgroup: Some(_), .. })),
             limit: limit(attempt, evidence, kill.as_ref(), log),
             held: kill
                 .and_then(|kill| kill.resident)
@@ -116,7 +119,9 @@ fn limit(attempt: &Attempt<'_>, evidence: &Evidence, kill: Option<&KernelKill>, 
     };
     // The counters are those of the worker's own cgroup; the kernel's report is of the one whose limit was hit.
     let of_ours = of.is_none() || of == evidence.cgroup_path;
-    let bytes = reported_limit(log).or(counted.filter(|_| of_ours))?;
+    // The report that belongs to a kill stands before it; a log may hold those of other kills too.
+    let before = kill.and_then(|kill| log.split_once(kill.line.as_str())).map_or("", |(before, _)| before);
+    let bytes = reported_limit(before).or(counted.filter(|_| of_ours))?;
     Some(Limit { bytes, of, own })
 }
 

@@ -19,7 +19,7 @@ pub fn story(case: &Case) -> Diagnosis {
     let all = attempts(&case.records);
     let course = course(&case.records);
     let last = all.last();
-    let judged = last.filter(|_| case.now.life == Life::Dead).and_then(|a| judge(a, case.now.evidence.as_ref()));
+    let judged = last.filter(|_| case.now.life == Life::Dead).and_then(|a| judge(a, &case.now));
     let status = status(case, last, judged.as_ref());
     let progress = Progress {
         step: course.step,

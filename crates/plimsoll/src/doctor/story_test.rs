@@ -3,12 +3,12 @@
 use plimsoll_machine::Bytes;
 use plimsoll_recover::Exit;
 use plimsoll_recover::cause::{CgroupCounters, Change, Confidence, DiskAtDeath, Evidence, LastSample};
-use plimsoll_watch::Event;
+use plimsoll_watch::{Event, Record};
 
 use super::attempts::attempts;
 use super::case::{Case, CheckpointFacts, Life};
 use super::diagnosis::{Diagnosis, FoundBy, Status};
-use super::fixture::{Story, killed};
+use super::fixture::{START, Story, killed};
 use super::story::story;
 use super::text::{Colour, text};
 
@@ -114,7 +114,7 @@ fn a_kill_without_evidence_stays_unproven_and_says_what_was_looked_for() {
         &diagnosis,
         "killed_unproven",
         Confidence::Unproven,
-        &["killed by signal 9, cause unproven", "dmesg_restrict", "not proven, because:", "systemd-run"],
+        &["killed by signal 9, cause unproven", "dmesg_restrict", "not proven, because:"],
     );
     assert!(!text(&diagnosis, Colour::Off).contains("out of memory"));
     // With a log that was read, nobody is sent to make it readable.
@@ -324,6 +324,29 @@ fn a_machine_that_booted_since_and_a_kernel_that_names_the_worker_are_found_afte
     let oom = story(&unseen(Evidence { kernel_log: Some(oom_log("/runs")), ..killed() }));
     is(&oom, "kernel_oom_in_our_cgroup", Confidence::Proven, &["Killed process 4242"]);
     assert_eq!(oom.cause.unwrap().found_by, FoundBy::Doctor);
+}
+
+#[test]
+fn a_journal_that_ends_on_a_full_disk_is_told_as_that_and_only_while_the_disk_is_full() {
+    let mut case = unseen(killed());
+    let reason = "`run/checkpoints` has 0.0 MiB free, 484 MiB are needed".to_string();
+    case.records.push(Record { unix_ms: START + 90_000, event: Event::NotSaved { step: 120, reason } });
+    case.now.disk_free = Some(Bytes::ZERO);
+    let full = story(&case);
+    is(&full, "disk_full", Confidence::Likely, &["0.0 MiB are free there now", "free 484 MiB more on the disk"]);
+    case.now.disk_free = Some(Bytes::gib(9));
+    assert_eq!(story(&case).status, Status::DeadWithoutAWitness);
+}
+
+#[test]
+fn a_cgroup_of_its_own_is_advised_only_to_who_had_none() {
+    let with = story(&unseen(killed()));
+    assert!(!advice(&with).contains("systemd-run"), "{}", advice(&with));
+    let mut case = unseen(killed());
+    if let Event::WorkerStarted { cgroup, .. } = &mut case.records[0].event {
+        *cgroup = None;
+    }
+    assert!(advice(&story(&case)).contains("systemd-run"));
 }
 
 #[test]
