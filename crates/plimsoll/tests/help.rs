@@ -7,7 +7,8 @@ fn plimsoll(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("plimsoll runs")
 }
 
-const VERBS: &[&str] = &["probe", "plan", "train", "resume", "generate", "eval", "checkpoints", "watch", "doctor", "mirror"];
+const VERBS: &[&str] =
+    &["probe", "plan", "train", "resume", "generate", "eval", "checkpoints", "watch", "doctor", "mirror"];
 
 #[test]
 fn each_verbs_help_holds_an_example_of_that_verb() {
