@@ -3,6 +3,7 @@
 mod support_mirror;
 mod support_run;
 
+use plimsoll_watch::Event;
 use rustix::process::Signal;
 use support_mirror::server::SECRET;
 use support_mirror::{Place, files_in, wait_for};
@@ -258,6 +259,39 @@ fn a_run_that_comes_back_from_its_mirror_ends_as_the_one_that_never_left() {
     let words = ["resume", &url, "--out", "copy", "--data", &train, "--eval", &eval];
     must(&place.plimsoll(&words).output().unwrap(), 0);
     Result::of(&place.path("copy")).must_equal(&Result::of(&workshop.path("undisturbed")), "fetched");
+}
+
+#[test]
+fn a_run_trains_on_while_its_mirror_is_away_and_every_checkpoint_arrives_whole() {
+    let mut place = Place::new("");
+    let workshop = Workshop::new();
+    workshop.job(&COURSE.replace("save_every = 5", "save_every = 5\nkeep = 2"));
+    let url = place.url();
+    let mut trainer = Trainer::train_with(&workshop, "run", |command| {
+        place.server.environment(command);
+        command.args(["--mirror", &url]);
+    });
+    trainer.wait_for_step(7);
+    place.server.kill();
+    // It trains on, and what the mirror lacks is kept beyond the two that would stay.
+    trainer.wait_for_step(60);
+    place.server.restart();
+    trainer.end().must(0, &["done: 60 steps"]);
+    let saved: Vec<u64> = plimsoll_watch::read(&workshop.path("run/journal.jsonl"))
+        .unwrap()
+        .records
+        .iter()
+        .filter_map(|record| match record.event {
+            Event::Saved { step, .. } => Some(step),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(saved.len(), 12);
+    for step in saved {
+        plimsoll_recover::checkpoint::verify(&place.there(&format!("checkpoints/step-{step}"))).unwrap();
+    }
+    let model = "model/model.safetensors";
+    assert!(fs_err::read(place.there(model)).unwrap() == fs_err::read(workshop.path("run").join(model)).unwrap());
 }
 
 #[test]

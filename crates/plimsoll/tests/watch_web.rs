@@ -152,7 +152,7 @@ fn the_metrics_are_openmetrics_and_hold_the_figures_of_the_run() {
         ("plimsoll_evaluations_total", 2.0),
         ("plimsoll_skipped_updates_total", 1.0),
         ("plimsoll_incidents_total{kind=\"kernel_oom_in_our_cgroup\"}", 1.0),
-        ("plimsoll_incidents_total{kind=\"odd \\\"kind\\\" \\\\ of\\ndeath\"}", 1.0),
+        ("plimsoll_incidents_total{kind=\"odd \\\"kind\\\" \\\\ of death\"}", 1.0),
     ];
     for (name, value) in expected {
         assert_eq!(samples.get(name), Some(&value), "{name} in {}", answer.body);
