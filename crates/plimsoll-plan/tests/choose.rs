@@ -1,9 +1,10 @@
 //! The decision: what fits is taken, what does not is refused with remedies that are true, the effective batch is kept.
 
+mod terms;
+
 use plimsoll_machine::Bytes;
-use plimsoll_plan::choose::{Pins, Plan, Terms, Verdict, choose, loader_threads};
-use plimsoll_plan::cost::Rates;
-use plimsoll_plan::footprint::{DiskFacts, Overheads, disk};
+use plimsoll_plan::choose::{Pins, Plan, Verdict, choose, loader_threads};
+use plimsoll_plan::footprint::{DiskFacts, disk};
 use plimsoll_plan::program::{EvalJob, Job, Program, compile};
 use plimsoll_plan::spec::{FeedForward, T5Spec};
 use plimsoll_plan::t5::Choices;
@@ -11,6 +12,7 @@ use plimsoll_plan::tape::{Id, Tape};
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
 use proptest::prelude::*;
+use terms::terms;
 
 fn job(spec: T5Spec, effective_batch: usize, len: usize, optimizer: OptimizerSpec) -> Job {
     Job {
@@ -23,36 +25,6 @@ fn job(spec: T5Spec, effective_batch: usize, len: usize, optimizer: OptimizerSpe
         eval: None,
         threads: 2,
         simd: Simd::Avx512,
-    }
-}
-
-fn loader(samples: usize, threads: usize) -> Bytes {
-    Bytes::kib(64) * samples as u64 + Bytes::mib(1) * threads as u64
-}
-
-fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
-    Terms {
-        ram,
-        ram_there: Bytes::gib(100),
-        disk: Bytes::gib(100),
-        disk_there: Bytes::gib(100),
-        disk_facts: DiskFacts { keep: 3, best: false, side_files: Bytes::mib(3), steps: 1000 },
-        overheads: Overheads {
-            program: Bytes::mib(12),
-            tokenizer: Bytes::mib(8),
-            startup_peak: Bytes::mib(30),
-            supervisor: Bytes::mib(5),
-            checkpoint_writer: Bytes::mib(1),
-            evaluation: Bytes::ZERO,
-            stack: Bytes::kib(96),
-            mirror: Bytes::ZERO,
-        },
-        rates: Rates { flops: 200e9, bandwidth: 20e9 },
-        loader_rate: 1e6,
-        pins,
-        held: None,
-        saves: false,
-        loader: &loader,
     }
 }
 

@@ -1,16 +1,17 @@
 //! A snapshot is taken where there is room and never at the price of a step; the smallest plan is what a re-plan reaches.
 
+mod terms;
+
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, Verdict, choose};
-use plimsoll_plan::cost::Rates;
-use plimsoll_plan::footprint::{DiskFacts, Footprint, Overheads};
+use plimsoll_plan::footprint::Footprint;
 use plimsoll_plan::program::Job;
 use plimsoll_plan::snapshot::snapshot_bytes;
 use plimsoll_plan::spec::T5Spec;
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
+use terms::STACK;
 
-const STACK: Bytes = Bytes::kib(96);
 const ON: Pins = Pins { snapshot: Some(true), ..NONE };
 const OFF: Pins = Pins { snapshot: Some(false), ..NONE };
 const NONE: Pins = Pins {
@@ -36,35 +37,9 @@ fn job() -> Job {
     }
 }
 
-fn loader(samples: usize, threads: usize) -> Bytes {
-    Bytes::kib(64) * samples as u64 + Bytes::mib(1) * threads as u64
-}
-
 /// Terms of a run that saves on its way.
 fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
-    Terms {
-        ram,
-        ram_there: Bytes::gib(100),
-        disk: Bytes::gib(100),
-        disk_there: Bytes::gib(100),
-        disk_facts: DiskFacts { keep: 3, best: false, side_files: Bytes::mib(3), steps: 1000 },
-        overheads: Overheads {
-            program: Bytes::mib(12),
-            tokenizer: Bytes::mib(8),
-            startup_peak: Bytes::mib(30),
-            supervisor: Bytes::mib(5),
-            checkpoint_writer: Bytes::mib(1),
-            evaluation: Bytes::ZERO,
-            stack: STACK,
-            mirror: Bytes::ZERO,
-        },
-        rates: Rates { flops: 200e9, bandwidth: 20e9 },
-        loader_rate: 1e6,
-        pins,
-        held: None,
-        saves: true,
-        loader: &loader,
-    }
+    Terms { saves: true, ..terms::terms(ram, pins) }
 }
 
 fn plan(ram: Bytes, pins: Pins) -> Plan {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_machine::Bytes;
+use plimsoll_machine::{Bytes, space_of};
 
 use crate::RecoverError;
 
@@ -10,12 +10,7 @@ use crate::RecoverError;
 /// there yet counts as its nearest ancestor that is.
 pub fn room_for(dir: &Path, needed: Bytes) -> Result<(), RecoverError> {
     let there = dir.ancestors().find(|place| place.exists()).unwrap_or(Path::new("."));
-    let found = rustix::fs::statvfs(there).map_err(|source| RecoverError::Call {
-        call: "statvfs",
-        place: there.display().to_string(),
-        source: source.into(),
-    })?;
-    let free = Bytes(found.f_bavail.saturating_mul(found.f_frsize));
+    let free = space_of(there)?.available;
     if needed > free {
         return Err(RecoverError::DiskTooFull { needed, free, path: there.to_path_buf() });
     }

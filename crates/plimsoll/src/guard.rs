@@ -253,18 +253,17 @@ impl Guard<'_> {
         let torn = watcher.torn && !self.whole_gradients;
         self.whole_gradients |= torn;
         let (incident, mut journal) = aftermath::inquire(self.folder, &self.root, &outcome, watcher);
-        let asked = outcome.stopped_by.is_some();
         // A run that itself took more than was planned would do so again under the larger plan.
         if incident.kind == Kind::KernelOomInOurCgroup && incident.ram.peak > incident.ram.cap {
             self.grown = u32::MAX;
         }
         let pause = pause(&incident.kind, self.incidents.len());
         self.incidents.push(incident);
-        let decision = (!torn).then(|| policy::policy(&self.incidents)).filter(|_| !asked);
-        if asked {
+        if outcome.stopped_by.is_some() {
             render::talk(format!("it was to stop; go on: plimsoll resume {}", self.folder.display()));
             return Ok(Then::End(Err(Fail::silent(Exit::Stopped))));
         }
+        let decision = (!torn).then(|| policy::policy(&self.incidents));
         aftermath::announce(self.folder, decision.as_ref(), &self.incidents, journal.as_mut());
         Ok(match decision {
             None => Then::Again { anew: true },

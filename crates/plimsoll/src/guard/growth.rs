@@ -18,7 +18,7 @@ pub(super) fn calm(grown: u32) -> Option<Duration> {
     // For tests, which have no two minutes.
     let first = std::env::var("PLIMSOLL_GROW_AFTER").ok().and_then(|text| text.parse().ok());
     let first = first.map_or(CALM, Duration::from_secs);
-    (grown < TIMES).then(|| first * 2u32.pow(grown.min(TIMES)))
+    (grown < TIMES).then(|| first * 2u32.pow(grown))
 }
 
 /// Whether there is room for a plan of `to` now, with something to spare.

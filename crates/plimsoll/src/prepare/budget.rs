@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use plimsoll_machine::{Bytes, Headroom, Root, children, own_memory, process_memory};
+use plimsoll_machine::{Bytes, Headroom, Root, children, own_memory, process_memory, space_of};
 
 use super::Supervisor;
 use crate::render::Fail;
@@ -92,8 +92,7 @@ fn disk(given: Option<Bytes>, free: Bytes, written: Bytes) -> (Bytes, Option<Str
 /// Free space where `folder` is or will be.
 fn free(folder: &Path) -> Result<Bytes, Fail> {
     let there = folder.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("."));
-    let space = rustix::fs::statvfs(there).map_err(std::io::Error::from)?;
-    Ok(Bytes(space.f_bavail * space.f_frsize))
+    Ok(space_of(there)?.available)
 }
 
 /// What the files below `folder` take; nothing where it is not there.

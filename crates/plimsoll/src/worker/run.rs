@@ -329,7 +329,8 @@ impl<'a> Run<'a> {
             if self.eval_due {
                 match self.evaluate() {
                     Ok(true) => {}
-                    Ok(false) => break End::Stopped,
+                    Ok(false) if self.may_stop() => break End::Stopped,
+                    Ok(false) => continue,
                     Err(fail) => break End::Failed(fail),
                 }
             }
@@ -380,7 +381,8 @@ impl<'a> Run<'a> {
         let mut data_seconds = 0.0;
         let mut step = MicroStep { update: self.step, samples: 0, first_sample: 0, lr };
         for micro in 0..plan.accumulation {
-            if micro > 0 && self.stop.requested() {
+            // A hand-over waits for the update: where it cannot be saved, the run goes on with the next batch.
+            if micro > 0 && self.stop.requested() && !self.stop.handing_over() {
                 return Ok(None);
             }
             let asked = Instant::now();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use plimsoll_machine::{Bytes, Headroom, ProcessMemory, Root, children, own_memory, process_memory};
+use plimsoll_machine::{Bytes, Headroom, ProcessMemory, Root, children, own_memory, process_memory, space_of};
 use plimsoll_plan::choose::Plan;
 use plimsoll_watch::{Event, Moment, Seen};
 
@@ -52,7 +52,7 @@ impl Looks {
     /// What is seen now.
     pub fn sample(&mut self, at: Moment, step: u64, folder: &Path, plan: &Plan) -> Event {
         self.sampled = Instant::now();
-        let free = rustix::fs::statvfs(folder).ok().map(|space| Bytes(space.f_bavail * space.f_frsize));
+        let free = space_of(folder).ok().map(|space| space.available);
         let supervisor = process_memory(&self.root, self.supervisor).unwrap_or_default();
         let ours = own_memory(&self.root).unwrap_or_default();
         let seen = Seen {
