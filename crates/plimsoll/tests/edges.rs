@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("plimsoll-recover", "plimsoll-machine"),
     ("plimsoll-mirror", "plimsoll-machine"),
     ("plimsoll-mirror", "plimsoll-recover"),
+    ("plimsoll-launch", "plimsoll-machine"),
     ("plimsoll-launch", "plimsoll-plan"),
     ("plimsoll-launch", "plimsoll-recover"),
 ];
