@@ -7,9 +7,18 @@
 //! Architecture invariant: it knows argv, environment, config files and log text. It starts no process, sends no signal
 //! and holds no tensor.
 
+pub mod checkpoints;
+pub mod command;
+mod error;
 pub mod estimate;
 pub mod failure;
 pub mod guide;
 pub mod knob;
+pub mod role;
+pub mod trainer;
 
+pub use command::Command;
+pub use error::LaunchError;
 pub use knob::{Knob, Settings, Value};
+pub use role::Role;
+pub use trainer::{Shelf, Trainer};

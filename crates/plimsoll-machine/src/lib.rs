@@ -6,10 +6,12 @@
 
 mod boot;
 mod bytes;
+mod cards;
 mod cgroup;
 mod cpu;
 mod disk;
 mod error;
+mod family;
 mod gpu;
 mod headroom;
 mod identity;
@@ -27,6 +29,7 @@ mod vmstat;
 
 pub use boot::{boot_id, in_first_cgroup_namespace, in_first_pid_namespace};
 pub use bytes::{Bytes, NotBytes};
+pub use cards::{CardUse, Cards};
 pub use cgroup::{
     Cgroup, CgroupVersion, Level, Limit, Membership, MemoryCounters, MemoryStat, Place, Room, Usage, effective_limit,
     parse_membership, parse_memory_stat, reclaimable, tightest,
@@ -34,6 +37,9 @@ pub use cgroup::{
 pub use cpu::{Cores, Cpu, SimdLevel, parse_cpu_list, parse_cpuinfo, usable_cores};
 pub use disk::{Disk, DiskKind, Space, space_of};
 pub use error::MachineError;
+pub use family::{
+    FairShare, Relative, descendants, environment, fair_share, parse_fair_share, parse_stat, relative, words,
+};
 pub use gpu::{Gpu, GpuMemory, Gpus};
 pub use headroom::{Bound, Headroom, Usable, headroom, usable};
 pub use identity::{Identity, identity, parse_identity};

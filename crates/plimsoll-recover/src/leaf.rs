@@ -113,8 +113,7 @@ impl Leaf {
     /// kill it.
     pub fn limit(&mut self, plan: Bytes, margin: Bytes) -> Result<(), RecoverError> {
         let limit = plan.saturating_add(margin);
-        let usage = self.place.usage(&self.root)?;
-        let used = usage.current.saturating_sub(usage.reclaimable);
+        let used = self.working_set()?;
         let path = self.dir();
         if used > limit {
             return Err(RecoverError::LeafTooFull { path, used, limit });
@@ -132,8 +131,7 @@ impl Leaf {
     /// where there is no limit.
     pub fn short_of(&self) -> Result<Option<Bytes>, RecoverError> {
         let Some(guard) = self.guard else { return Ok(None) };
-        let usage = self.place.usage(&self.root)?;
-        let left = guard.limit.saturating_sub(usage.current.saturating_sub(usage.reclaimable));
+        let left = guard.limit.saturating_sub(self.working_set()?);
         Ok((left.0 < guard.margin.0 / 2).then_some(left))
     }
 
@@ -165,6 +163,17 @@ impl Leaf {
     /// Where it is.
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// What its processes take that cannot be dropped: page cache left out.
+    pub fn working_set(&self) -> Result<Bytes, RecoverError> {
+        let usage = self.place.usage(&self.root)?;
+        Ok(usage.current.saturating_sub(usage.reclaimable))
+    }
+
+    /// The file that lists its processes.
+    pub fn procs_file(&self) -> PathBuf {
+        self.dir().join("cgroup.procs")
     }
 
     fn dir(&self) -> PathBuf {

@@ -30,4 +30,7 @@ pub use room::room_for;
 pub use run_lock::RunLock;
 pub use shed::shed;
 pub use stop_flag::StopFlag;
-pub use supervise::{Beat, Events, Exit, News, NewsWriter, Outcome, StopSignal, Terms, Wish, supervise};
+pub use supervise::{
+    Beat, Events, Exit, Keeper, Kin, News, NewsWriter, Outcome, StopSignal, Terms, TreeOutcome, TreeWish, Wish, guard_tree,
+    supervise,
+};
