@@ -14,7 +14,9 @@ pub mod estimate;
 pub mod failure;
 pub mod guide;
 pub mod knob;
+pub mod ladder;
 pub mod role;
+pub mod telling;
 pub mod trainer;
 
 pub use command::Command;

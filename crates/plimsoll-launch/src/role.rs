@@ -53,7 +53,8 @@ impl fmt::Display for Role {
 }
 
 const COMPILERS: [&str; 14] = [
-    "cc1plus", "cc1", "ninja", "nvcc", "cicc", "ptxas", "cudafe++", "g++", "c++", "gcc", "as", "ld", "collect2", "clang",
+    "cc1plus", "cc1", "ninja", "nvcc", "cicc", "ptxas", "cudafe++", "g++", "c++", "gcc", "as", "ld", "collect2",
+    "clang",
 ];
 /// Words of Python's own helper processes.
 const TRACKERS: [&str; 3] = ["resource_tracker", "forkserver", "semaphore_tracker"];
@@ -159,8 +160,7 @@ mod tests {
             one(15, 12, "cc1plus", Some(1)),
         ];
         let found = roles(&tree, 10);
-        let expected =
-            [Role::Launcher, Role::Rank(0), Role::Rank(1), Role::Loader(0), Role::Loader(1), Role::Compiler];
+        let expected = [Role::Launcher, Role::Rank(0), Role::Rank(1), Role::Loader(0), Role::Loader(1), Role::Compiler];
         assert_eq!(found, expected);
         assert_eq!(world(&found), 2);
     }

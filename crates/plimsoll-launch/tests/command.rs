@@ -89,11 +89,17 @@ fn piper_refuses_accumulation_and_cuts_clips_by_a_copy_of_its_table() {
     let command = understand("python -m piper.train fit --data.csv_path a/meta.csv --data.audio_dir a/wav");
     let accumulate = settings(&[(Knob::Accumulation, 2.into())]);
     let error = command.with(&accumulate, Path::new("/nowhere"), Path::new("/run")).unwrap_err().to_string();
-    assert!(error.starts_with("`piper` cannot set `accumulation`: ") && error.contains("manual optimization"), "{error}");
+    assert!(
+        error.starts_with("`piper` cannot set `accumulation`: ") && error.contains("manual optimization"),
+        "{error}"
+    );
     assert!(!command.can_set(Knob::Accumulation, Path::new("/nowhere")));
     let edited = command.with(&settings(&[(Knob::Length, 8.into())]), Path::new("/x"), Path::new("/run/data")).unwrap();
     let cut = edited.cut.unwrap();
-    assert_eq!((cut.of.as_path(), cut.to.as_path(), cut.seconds), (Path::new("a/meta.csv"), Path::new("/run/data/meta.csv"), 8));
+    assert_eq!(
+        (cut.of.as_path(), cut.to.as_path(), cut.seconds),
+        (Path::new("a/meta.csv"), Path::new("/run/data/meta.csv"), 8)
+    );
     assert!(edited.words.join(" ").contains("--data.csv_path /run/data/meta.csv --data.audio_dir a/wav"));
 }
 

@@ -43,7 +43,8 @@ fn hf_trainer(path: &Path) -> (Option<u64>, Option<String>) {
 fn deepspeed(path: &Path) -> (Option<u64>, Option<String>) {
     let torn = shards(path).or_else(|| {
         let parent = path.parent()?;
-        let newer = list(parent).into_iter().filter(|one| named(one, "global_step")).max_by_key(|one| number_in(one))?;
+        let newer =
+            list(parent).into_iter().filter(|one| named(one, "global_step")).max_by_key(|one| number_in(one))?;
         // `latest` names one of them; the others are whole too, and must be asked for by name.
         if newer == path { latest(parent, path) } else { Some("it is not the newest; `latest` names another".into()) }
     });
@@ -53,9 +54,8 @@ fn deepspeed(path: &Path) -> (Option<u64>, Option<String>) {
 /// Shards of DeepSpeed: the model's states, and a run of optimizer states without a gap.
 fn shards(path: &Path) -> Option<String> {
     let files = list(path);
-    let of = |end: &str| -> Vec<&PathBuf> {
-        files.iter().filter(|file| file.to_string_lossy().ends_with(end)).collect()
-    };
+    let of =
+        |end: &str| -> Vec<&PathBuf> { files.iter().filter(|file| file.to_string_lossy().ends_with(end)).collect() };
     let (models, optimizers) = (of("model_states.pt"), of("optim_states.pt"));
     if models.is_empty() {
         return Some(missing(path, "*model_states.pt"));
@@ -107,7 +107,10 @@ fn weights(path: &Path) -> Option<String> {
             return Some(missing(path, lacks.as_str().unwrap_or("a shard")));
         }
     }
-    tensors.into_iter().find_map(|file| safetensors(file)).or_else(|| bins.into_iter().find_map(|f| torch_file::torn(f)))
+    tensors
+        .into_iter()
+        .find_map(|file| safetensors(file))
+        .or_else(|| bins.into_iter().find_map(|f| torch_file::torn(f)))
 }
 
 /// A safetensors file ends where its header says.
@@ -130,9 +133,11 @@ fn safetensors(path: &Path) -> Option<String> {
         let Ok(header_json) = serde_json::from_slice::<Value>(&text) else {
             return Ok(Some("has a header that is no JSON".to_string()));
         };
-        let ends = header_json.as_object().into_iter().flatten().filter_map(|(_, tensor)| {
-            tensor.get("data_offsets")?.get(1)?.as_u64()
-        });
+        let ends = header_json
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, tensor)| tensor.get("data_offsets")?.get(1)?.as_u64());
         let expected = 8 + header + ends.max().unwrap_or(0);
         Ok((expected != length).then(|| format!("should be {expected} bytes long and is {length}")))
     };

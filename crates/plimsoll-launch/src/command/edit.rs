@@ -95,9 +95,10 @@ impl Command {
         self.layers().take_while(|layer| !refused(layer)).find_map(|layer| {
             let place = layer.place(knob)?;
             let flag = self.flag_of(layer, place).is_some();
-            let file = place.config.as_ref().is_some_and(|key| {
-                self.first_of(&key.flags).is_some_and(|name| folder.join(name).is_file())
-            });
+            let file = place
+                .config
+                .as_ref()
+                .is_some_and(|key| self.first_of(&key.flags).is_some_and(|name| folder.join(name).is_file()));
             let table = place.rows.as_ref().is_some_and(|rows| self.value_of(&rows.table).is_some());
             let worded = place.words.values().any(|word| word.starts_with("--"));
             (flag || file || table || worded || place.env.is_some()).then_some((layer, place))
@@ -351,7 +352,8 @@ impl Command {
             if known.iter().any(|flag| same(&flag)) {
                 continue;
             }
-            if let Some(meant) = known.iter().find(|flag| strsim::damerau_levenshtein(&flags::plain(flag), &name) == 1) {
+            if let Some(meant) = known.iter().find(|flag| strsim::damerau_levenshtein(&flags::plain(flag), &name) == 1)
+            {
                 let (found, meant) = (word.clone(), meant.to_string());
                 return Err(LaunchError::NearMiss { found, trainer: layer.name.clone(), meant });
             }

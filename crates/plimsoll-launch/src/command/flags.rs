@@ -61,7 +61,8 @@ pub(super) fn set(words: &mut Vec<String>, range: Range<usize>, flag: &str, valu
         (Some(_), None) => {}
         (None, value) => {
             // Behind all others of its layer; a program that wants its flags before a `--` keeps them there.
-            let end = words[range.clone()].iter().position(|word| word == "--").map_or(range.end, |at| range.start + at);
+            let end =
+                words[range.clone()].iter().position(|word| word == "--").map_or(range.end, |at| range.start + at);
             let new: Vec<String> = std::iter::once(flag.to_string()).chain(value.map(str::to_string)).collect();
             words.splice(end..end, new);
         }

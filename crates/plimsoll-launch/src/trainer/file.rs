@@ -48,7 +48,8 @@ pub(super) fn trainer(file: &str, table: Table) -> Result<Trainer, LaunchError> 
     }
     for (knob, place) in &trainer.knobs {
         let worded = place.words.values().any(|word| word.starts_with("--"));
-        let placed = worded || !place.flags.is_empty() || place.env.is_some() || place.config.is_some() || place.rows.is_some();
+        let placed =
+            worded || !place.flags.is_empty() || place.env.is_some() || place.config.is_some() || place.rows.is_some();
         if !placed && place.refused.is_none() {
             return Err(missing(&format!("knobs.{knob}.flags` (or `env`, `config`, `rows`, `refused`)")));
         }
