@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use edit::{Change, Edited, FileCopy};
+pub use edit::{Change, Edited, FileCopy, RowCut};
 pub use recognise::recognise;
 
 use crate::{LaunchError, Settings, Trainer};

@@ -9,6 +9,7 @@
 
 pub mod checkpoints;
 pub mod command;
+pub mod cut;
 mod error;
 pub mod estimate;
 pub mod failure;
@@ -16,8 +17,10 @@ pub mod guide;
 pub mod knob;
 pub mod ladder;
 pub mod role;
+pub mod stall;
 pub mod telling;
 pub mod trainer;
+pub mod verify;
 
 pub use command::Command;
 pub use error::LaunchError;

@@ -42,6 +42,8 @@ pub struct Trainer {
     pub checkpoints: Checkpoints,
     /// What its log tells.
     pub log: Log,
+    /// The words that make it write a log for each rank, `{folder}` standing for where.
+    pub rank_logs: Vec<String>,
     /// How it stops.
     pub stop: Stop,
     /// What it can and cannot do.
@@ -171,6 +173,8 @@ pub struct Log {
     pub deepspeed: Vec<Pattern>,
     /// An evaluation has begun.
     pub evaluating: Vec<Pattern>,
+    /// Whether the steps of its progress go on where a checkpoint ended; otherwise they begin anew in every epoch or start.
+    pub counts_on: bool,
     /// How many steps the trainer counts for one of ours.
     pub steps_per_update: Option<u64>,
 }

@@ -278,9 +278,76 @@ pub enum Event {
         /// What.
         message: String,
     },
+    /// A foreign trainer was started with these words.
+    Launched {
+        /// Which start of this supervisor, from 1.
+        attempt: u64,
+        /// The trainer, and what launches it.
+        trainer: String,
+        /// The whole command.
+        words: Vec<String>,
+        /// What its environment got on top of ours.
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+        /// What it is set to, by our names.
+        #[serde(default)]
+        settings: BTreeMap<String, Value>,
+        /// What differs from the user's own command, for people.
+        #[serde(default)]
+        changes: Vec<String>,
+        /// The checkpoint that it goes on from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<PathBuf>,
+    },
+    /// What a foreign trainer's log told of its progress.
+    Progress {
+        /// The step, as the trainer counts.
+        step: u64,
+        /// Steps to do, as the trainer counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<u64>,
+        /// The loss, where it was told.
+        #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+        loss: Option<f64>,
+    },
+    /// The processes of a foreign trainer, and what each takes.
+    Tree {
+        /// What they take together that cannot be dropped.
+        ram_bytes: Bytes,
+        /// Each of them.
+        processes: Vec<Member>,
+    },
+    /// Something that was asked of a foreign trainer, beside what really runs.
+    Verified {
+        /// What: `world`, `deepspeed`, `restored`.
+        what: String,
+        /// What was asked.
+        asked: String,
+        /// What was seen.
+        seen: String,
+        /// Whether that is the same.
+        fine: bool,
+    },
     /// A kind that this version does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// A process of a foreign trainer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its number.
+    pub pid: u32,
+    /// What it does: `rank 0`, `loader of rank 0`, `launcher`, `compiler`, `helper`.
+    pub role: String,
+    /// In RAM, shared pages counted in full.
+    pub rss_bytes: Bytes,
+    /// Its fair share of RAM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pss_bytes: Option<Bytes>,
+    /// On the cards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vram_bytes: Option<Bytes>,
 }
 
 /// Why a checkpoint was written.

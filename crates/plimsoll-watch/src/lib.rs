@@ -14,7 +14,7 @@ pub mod view;
 pub mod web;
 
 pub use error::WatchError;
-pub use journal::{Cut, Event, Journal, Moment, Reading, Record, SaveReason, Seen, last, read};
+pub use journal::{Cut, Event, Journal, Member, Moment, Reading, Record, SaveReason, Seen, last, read};
 pub use loss::{effective_losses, losses};
 pub use progress::{Progress, Rhythm, Shown, StepView, Target, due};
 pub use summary::{EvalResult, Summary};

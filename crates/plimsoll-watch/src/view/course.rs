@@ -90,7 +90,7 @@ impl Course {
                 self.here.tokens += tokens;
                 self.step(step);
             }
-            Event::Skipped { step, .. } => self.step(step),
+            Event::Skipped { step, .. } | Event::Progress { step, .. } => self.step(step),
             Event::Saved { waited_seconds, .. } => self.here.spent.save += counted(waited_seconds),
             Event::Eval { seconds, .. } => self.here.spent.eval += counted(seconds),
             Event::Stopped { .. } | Event::Finished { .. } | Event::Incident { .. } => self.stands = true,

@@ -145,7 +145,17 @@ impl Fold {
             Event::Warning { .. } => self.counts.warnings += 1,
             Event::Mirrored { .. } => self.counts.mirrored += 1,
             Event::MirrorTrouble { .. } => self.counts.mirror_troubles += 1,
-            Event::Decided { .. } | Event::Pressure { .. } | Event::Unknown => {}
+            Event::Progress { step, total, loss } => {
+                self.step = *step;
+                self.total_steps = total.unwrap_or(self.total_steps);
+                if let Some(loss) = *loss {
+                    self.latest = Some(Latest { step: *step, loss, lr: 0.0, grad_norm: None, seconds: 0.0 });
+                    self.losses.put(*step as f64, loss);
+                }
+            }
+            Event::Tree { ram_bytes, .. } => self.ledger.used(now, *ram_bytes),
+            Event::Verified { fine, .. } => self.counts.warnings += u64::from(!fine),
+            Event::Launched { .. } | Event::Decided { .. } | Event::Pressure { .. } | Event::Unknown => {}
         }
     }
 

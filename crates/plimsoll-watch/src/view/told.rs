@@ -22,6 +22,15 @@ pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
     use Tone::{Note, Routine, Trouble, Warning};
     let (step, tone, text) = match event {
         Event::Step { .. } | Event::Sample { .. } | Event::Unknown => return None,
+        Event::Progress { .. } | Event::Tree { .. } | Event::Verified { fine: true, .. } => return None,
+        Event::Verified { what, asked, seen, fine: false } => {
+            (None, Warning, format!("not as asked: {what}: {asked} was asked for, {seen} is there"))
+        }
+        Event::Launched { trainer, changes, from, .. } => {
+            let changes = if changes.is_empty() { String::new() } else { format!(", with {}", changes.join(", ")) };
+            let from = from.as_ref().map_or(String::new(), |from| format!(", from {}", name(from)));
+            (None, Note, format!("{trainer} started{changes}{from}"))
+        }
         Event::RunStarted { total_steps, effective_batch, threads, simd, .. } => {
             let text =
                 format!("run began: {total_steps} steps of {effective_batch} samples, {threads} threads, {simd}");
@@ -90,6 +99,8 @@ pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
                 ("replan", Some(cap)) => format!("plans again under {cap}"),
                 ("replan", None) => "plans again".to_string(),
                 ("give_up", _) => "gives up".to_string(),
+                ("step_down", _) => "one step down".to_string(),
+                ("step_up", _) => "back up".to_string(),
                 (other, _) => other.replace('_', " "),
             };
             (None, if decision == "give_up" { Trouble } else { Note }, format!("{what}: {why}"))

@@ -138,7 +138,17 @@ fn tell(event: &Event, plan: &mut Option<Shape>, pressed: &mut bool) -> Option<(
         Event::Warning { message, .. } => ("warning", message.clone()),
         Event::Stopped { step, reason } => ("stop", format!("it stops after step {step}: {reason}")),
         Event::Finished { steps, .. } => ("finish", format!("all {steps} steps are done")),
+        Event::Launched { trainer, changes, .. } => {
+            let changes = if changes.is_empty() { String::new() } else { format!(" with {}", changes.join(", ")) };
+            ("start", format!("{trainer} is started{changes}"))
+        }
+        Event::Verified { what, asked, seen, fine: false } => {
+            ("warning", format!("not as asked: {what}: {asked} was asked for, {seen} is there"))
+        }
         Event::Step { .. }
+        | Event::Progress { .. }
+        | Event::Tree { .. }
+        | Event::Verified { .. }
         | Event::Eval { .. }
         | Event::Saved { .. }
         | Event::WorkerStarted { .. }
@@ -166,6 +176,10 @@ pub fn decision_word(decision: &str, cap: Option<Bytes>) -> &str {
         ("replan", Some(_)) => "planned smaller, same effective batch, and started again",
         ("replan", None) => "planned anew, same effective batch, and started again",
         ("give_up", _) => "gave up",
+        ("step_down", _) => "went one step down and started again",
+        ("step_up", _) => "went back up and started again",
+        ("warm_up", _) => "compiled outside of the limit and started again",
+        ("older", _) => "went back to an older checkpoint",
         (other, _) => other,
     }
 }

@@ -1,0 +1,19 @@
+//! `plimsoll run`: a foreign trainer under guard. Its start with the planned settings, its watching, its end and what
+//! follows from it.
+//!
+//! What a command means, what a death was and what to do about it is decided in `plimsoll-launch`, purely; here processes
+//! are started, files are read, and both are noted in the journal. Nothing of the user's is ever written to: changed
+//! copies of config files and tables go into the run folder.
+
+mod attempts;
+mod charge;
+mod inquest;
+mod keeper;
+mod logs;
+mod ready;
+mod tree;
+
+pub use attempts::guard;
+pub use charge::{Charge, CHARGE};
+pub use logs::list as log_files;
+pub use ready::Ready;

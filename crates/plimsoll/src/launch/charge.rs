@@ -1,0 +1,110 @@
+//! What a run of a foreign trainer was asked to be: `launch.json` in its folder, from which it goes on.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use plimsoll_launch::ladder::Allow;
+use plimsoll_launch::trainer::Place;
+use plimsoll_launch::{Command, Knob, Settings, Shelf};
+use plimsoll_machine::Bytes;
+use plimsoll_recover::atomic_write;
+use serde::{Deserialize, Serialize};
+
+use crate::render::{Fail, OrFail};
+
+/// Its file.
+pub const CHARGE: &str = "launch.json";
+
+/// What was asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Charge {
+    /// The user's command.
+    pub words: Vec<String>,
+    /// Where it runs.
+    pub folder: PathBuf,
+    /// The trainer that was named.
+    pub trainer: Option<String>,
+    /// Trainer files of the user's.
+    pub trainer_files: Vec<PathBuf>,
+    /// Flags of knobs that were named on the command line.
+    pub flags: BTreeMap<Knob, String>,
+    /// The flag that takes a checkpoint.
+    pub resume_flag: Option<String>,
+    /// Where checkpoints are.
+    pub checkpoints: Vec<String>,
+    /// Settings that the user wants, over those of the command.
+    pub set: Settings,
+    /// Other-result rungs that are allowed.
+    pub allow: Allow,
+    /// The most RAM that it may take.
+    pub ram: Option<Bytes>,
+    /// Whether the estimate may not change it before it starts.
+    pub as_is: bool,
+    /// Seconds without motion after which it counts as standing still.
+    pub stall_after: u64,
+    /// Seconds that a stop may take, where the user says so.
+    pub stop_within: Option<u64>,
+    /// Whether the trainer's output is not shown.
+    pub quiet: bool,
+    /// When the run began, in milliseconds since 1970: older checkpoints are not its own.
+    pub began_unix_ms: u64,
+}
+
+impl Charge {
+    /// Of a run folder.
+    pub fn of_run(run: &Path) -> Result<Charge, Fail> {
+        let path = run.join(CHARGE);
+        let text = fs_err::read_to_string(&path).or_usage()?;
+        let read = serde_json::from_str(&text).or_usage();
+        read.map_err(|fail| fail.context(format!("cannot read `{}`", path.display())))
+    }
+
+    /// Writes it into a run folder.
+    pub fn write(&self, run: &Path) -> Result<(), Fail> {
+        let text = serde_json::to_vec_pretty(self).or_failed()?;
+        Ok(atomic_write(&run.join(CHARGE), &text)?)
+    }
+
+    /// The trainers that are known.
+    pub fn shelf(&self) -> Result<Shelf, Fail> {
+        let mut shelf = Shelf::built_in().or_failed()?;
+        if let Some(folder) = own_trainers() {
+            shelf.add_all(&folder).or_usage()?;
+        }
+        for file in &self.trainer_files {
+            shelf.add(file).or_usage()?;
+        }
+        Ok(shelf)
+    }
+
+    /// The command, understood.
+    pub fn command(&self) -> Result<Command, Fail> {
+        let shelf = self.shelf()?;
+        let mut command =
+            Command::understand(self.words.clone(), &shelf, self.trainer.as_deref(), &self.folder).or_usage()?;
+        for (knob, flag) in &self.flags {
+            let place = Place { flags: vec![flag.clone()], ..Place::default() };
+            command.trainer.knobs.insert(*knob, place);
+        }
+        let ways = &mut command.trainer.checkpoints;
+        if let Some(flag) = &self.resume_flag {
+            ways.resume = Some(flag.clone());
+            // It was named, so it need not be guessed.
+            command.source.push_str(&format!(" {flag} "));
+        }
+        if !self.checkpoints.is_empty() {
+            ways.paths = self.checkpoints.clone();
+            ways.form.get_or_insert(plimsoll_launch::trainer::Form::TorchFile);
+            (ways.root, ways.default_root) = (Vec::new(), Some(".".to_string()));
+        }
+        Ok(command)
+    }
+}
+
+/// Where a user's own trainer files are.
+fn own_trainers() -> Option<PathBuf> {
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let config = config.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")))?;
+    Some(config.join("plimsoll/trainers"))
+}

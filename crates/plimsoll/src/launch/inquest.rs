@@ -1,0 +1,116 @@
+//! After a trainer's end: the scene, what it was, and what the journal and the user are told.
+
+use std::path::Path;
+
+use plimsoll_launch::Command;
+use plimsoll_launch::failure::{self, Failure, Launcher, Log, LogSource, Resume, Scene, TrainerFacts, Watched};
+use plimsoll_machine::space_of;
+use plimsoll_recover::cause::{DiskAtDeath, LastEvent, Worker};
+use plimsoll_recover::witness::Death;
+use plimsoll_recover::{StopSignal, TreeOutcome};
+use plimsoll_watch::Event;
+
+use super::keeper::{Watch, Wished};
+use super::logs;
+use super::ready::Ready;
+use crate::render;
+
+/// What is read of a log's end.
+const TAIL: u64 = 512 << 10;
+
+/// What the end was.
+pub fn inquire(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: &mut Watch) -> Failure {
+    let scene = scene(run, attempt, ready, outcome, watch);
+    failure::failure(&scene)
+}
+
+fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: &mut Watch) -> Scene {
+    let told = watch.listener.told().clone();
+    let step = told.step.unwrap_or(0);
+    let disk = space_of(run).ok().map(|space| DiskAtDeath { free: space.available, needed: None, error: None });
+    let last_words = watch.listener.last_lines();
+    let evidence = watch.witness.testify(Death {
+        worker: Worker::Foreign,
+        exit: Some(outcome.exit),
+        stop_signal: outcome.stopped_by.map(StopSignal::number),
+        told: None,
+        last_words,
+        last_sample: watch.last.map(|look| look.last()),
+        last_event: Some(LastEvent { step, line: String::new() }),
+        disk,
+    });
+    let has_marker = ready.command.layers().any(|layer| !layer.log.done.is_empty());
+    Scene {
+        evidence,
+        logs: written(run, attempt),
+        trainer: TrainerFacts {
+            launcher: launcher(&ready.command, watch.world_seen),
+            completed: has_marker.then_some(told.done),
+        },
+        watched: Watched {
+            world_asked: ready.settings.get(&plimsoll_launch::Knob::Processes).and_then(|v| v.count()).map(|n| n as u32),
+            world_seen: Some(watch.world_seen as u32),
+            gone: if watch.wished == Some(Wished::RankGone) { watch.gone.clone() } else { Vec::new() },
+            stopped: watch.stopped.clone(),
+            idle: watch.idle.clone(),
+            stalled_seconds: watch.still_for.map(|still| still.as_secs()),
+        },
+        resume: Resume {
+            asked: ready.from.is_some(),
+            expected_step: ready.from.as_ref().and_then(|from| from.step),
+            first_step: told.first_step.filter(|_| watch.wished == Some(Wished::NotRestored)),
+            optimizer: None,
+        },
+        stop_asked: outcome.stopped_by.is_some(),
+    }
+}
+
+fn launcher(command: &Command, world: u64) -> Launcher {
+    match command.launcher.as_ref().map(|launcher| launcher.name.as_str()) {
+        Some("torchrun") => Launcher::Torchrun,
+        Some("accelerate") if world > 1 => Launcher::Torchrun,
+        Some("accelerate") => Launcher::Accelerate,
+        Some("deepspeed") => Launcher::Deepspeed,
+        _ => Launcher::None,
+    }
+}
+
+/// The ends of the logs of a start.
+fn written(run: &Path, attempt: u64) -> Vec<Log> {
+    let files = logs::list(run).into_iter().filter(|file| file.attempt == attempt);
+    let logs = files.filter_map(|file| {
+        let (text, first_line) = tail(&file.path)?;
+        let source = file.rank.map_or(LogSource::Main, LogSource::Rank);
+        (!text.is_empty()).then_some(Log { source, first_line, text })
+    });
+    logs.collect()
+}
+
+/// The end of a file from a line's beginning, and the number of that line.
+fn tail(path: &Path) -> Option<(String, u64)> {
+    let bytes = fs_err::read(path).ok()?;
+    let from = bytes.len().saturating_sub(TAIL as usize);
+    let from = if from == 0 { 0 } else { from + bytes[from..].iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
+    let before = bytes[..from].iter().filter(|byte| **byte == b'\n').count() as u64;
+    Some((String::from_utf8_lossy(&bytes[from..]).into_owned(), before + 1))
+}
+
+/// Says and notes what it was.
+pub fn announce(watch: &mut Watch, failure: &Failure, saved: Option<u64>) {
+    let step = watch.listener.told().step.unwrap_or(0);
+    render::talk(format!("plimsoll: it ended after step {step}: {}", failure.headline()));
+    failure.because.iter().for_each(|ground| render::talk(format!("plimsoll:   {ground}")));
+    let event = Event::Incident {
+        step,
+        saved_step: saved.unwrap_or(0),
+        kind: failure.kind.name().to_string(),
+        told: match &failure.culprit {
+            Some(culprit) => format!("{}: {culprit}", failure.kind),
+            None => failure.kind.to_string(),
+        },
+        confidence: failure.confidence.name().to_string(),
+        because: failure.because.iter().map(ToString::to_string).collect(),
+        evidence: serde_json::to_value(failure).unwrap_or_default(),
+    };
+    watch.note(&event);
+}

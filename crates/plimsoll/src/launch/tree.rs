@@ -1,0 +1,146 @@
+//! The processes of a trainer: who they are, what each takes, how they move.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use plimsoll_launch::role::{Role, Sight, roles};
+use plimsoll_launch::stall::{Pulse, RankPulse};
+use plimsoll_machine::{
+    Bytes, Cards, Relative, Root, environment, fair_share, process_memory, relative, words,
+};
+use plimsoll_watch::Member;
+
+/// A process that is known.
+#[derive(Clone, Debug)]
+struct Known {
+    sight: Sight,
+    relative: Relative,
+}
+
+/// The processes as last seen.
+#[derive(Debug, Default)]
+pub struct Tree {
+    known: BTreeMap<u32, Known>,
+    roles: BTreeMap<u32, Role>,
+}
+
+/// A rank that is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// Its rank.
+    pub rank: u32,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Tree {
+    /// Looks at the processes `pids`; the ranks that are gone since the last look.
+    pub fn look(&mut self, root: &Root, pids: &[u32], main: u32) -> Vec<Gone> {
+        let mut now = BTreeMap::new();
+        for pid in pids {
+            let Ok(seen) = relative(root, *pid) else { continue };
+            if matches!(seen.state, 'Z' | 'X') {
+                continue;
+            }
+            // Number and start name a process; what it was started with is read once it has its own program.
+            let sight = match self.known.remove(pid) {
+                Some(known) if known.relative.started_ticks == seen.started_ticks && known.relative.comm == seen.comm => {
+                    Sight { parent: seen.parent, ..known.sight }
+                }
+                _ => sight(root, &seen),
+            };
+            now.insert(*pid, Known { sight, relative: seen });
+        }
+        let sights: Vec<Sight> = now.values().map(|known| known.sight.clone()).collect();
+        let named = roles(&sights, main);
+        let new: BTreeMap<u32, Role> = sights.iter().map(|sight| sight.pid).zip(named).collect();
+        let gone = self.roles.iter().filter_map(|(pid, role)| match role {
+            Role::Rank(rank) if !new.contains_key(pid) => Some(Gone { rank: *rank, pid: *pid }),
+            _ => None,
+        });
+        let gone = gone.collect();
+        // A role stays: a loader whose rank is gone was a loader.
+        for (pid, role) in &new {
+            let role = match (self.roles.get(pid), role) {
+                (Some(before @ Role::Loader(_)), Role::Helper | Role::Rank(_)) => *before,
+                _ => *role,
+            };
+            now.entry(*pid).and_modify(|known| known.sight.pid = *pid);
+            self.roles.insert(*pid, role);
+        }
+        self.roles.retain(|pid, _| now.contains_key(pid));
+        self.known = now;
+        gone
+    }
+
+    /// The processes and their roles.
+    pub fn roles(&self) -> impl Iterator<Item = (u32, Role)> + '_ {
+        self.roles.iter().map(|(pid, role)| (*pid, *role))
+    }
+
+    /// How many ranks there are: as many as run, or as the ranks were told.
+    pub fn world(&self) -> u64 {
+        plimsoll_launch::role::world(&self.roles.values().copied().collect::<Vec<_>>()) as u64
+    }
+
+    /// Ranks, and launchers: whom a stop for everybody goes to.
+    pub fn to_ask(&self) -> Vec<u32> {
+        let asked = |role: &Role| matches!(role, Role::Rank(_) | Role::Launcher);
+        self.roles.iter().filter(|(_, role)| asked(role)).map(|(pid, _)| *pid).collect()
+    }
+
+    /// The pulse of the ranks; a loader's work is its rank's.
+    pub fn pulse(&self, at: Duration, lines: u64, step: Option<u64>) -> Pulse {
+        let work = |of: u32| -> u64 {
+            let own = self.roles.iter().filter(|(_, role)| matches!(role, Role::Rank(r) | Role::Loader(r) if *r == of));
+            own.filter_map(|(pid, _)| self.known.get(pid)).map(|known| known.relative.cpu_ticks).sum()
+        };
+        let compiling: u64 = self
+            .roles
+            .iter()
+            .filter(|(_, role)| **role == Role::Compiler)
+            .filter_map(|(pid, _)| self.known.get(pid))
+            .map(|known| known.relative.cpu_ticks)
+            .sum();
+        let ranks = self.roles.iter().filter_map(|(pid, role)| match role {
+            Role::Rank(rank) => {
+                let state = self.known.get(pid)?.relative.state;
+                Some(RankPulse { rank: *rank, pid: *pid, state, cpu: work(*rank) + compiling })
+            }
+            _ => None,
+        });
+        Pulse { at, ranks: ranks.collect(), lines, step }
+    }
+
+    /// What each takes, its fair share included: a walk over page tables.
+    pub fn members(&self, root: &Root, cards: Option<&Cards>) -> Vec<Member> {
+        let on_cards = cards.map(Cards::look).unwrap_or_default();
+        let share = |pid: u32| -> Option<Bytes> {
+            let all: Vec<Bytes> = on_cards.iter().filter_map(|card| card.processes.get(&pid)).copied().collect();
+            (!all.is_empty()).then(|| all.into_iter().fold(Bytes::ZERO, |sum, one| sum + one))
+        };
+        let all = self.roles.iter().filter_map(|(pid, role)| {
+            Some(Member {
+                pid: *pid,
+                role: role.to_string(),
+                rss_bytes: process_memory(root, *pid).ok()?.rss,
+                pss_bytes: fair_share(root, *pid).ok().map(|share| share.pss),
+                vram_bytes: share(*pid),
+            })
+        });
+        all.collect()
+    }
+}
+
+fn sight(root: &Root, seen: &Relative) -> Sight {
+    let found = environment(root, seen.pid, &["RANK", "LOCAL_RANK", "WORLD_SIZE"]);
+    let number = |name: &str| found.get(name).and_then(|text| text.parse().ok());
+    Sight {
+        pid: seen.pid,
+        parent: seen.parent,
+        comm: seen.comm.clone(),
+        words: words(root, seen.pid),
+        rank: number("RANK").or_else(|| number("LOCAL_RANK")),
+        world: number("WORLD_SIZE"),
+    }
+}
