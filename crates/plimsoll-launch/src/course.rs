@@ -8,9 +8,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{FailureKind, Killer, Victim};
+use crate::failure::{Can, FailureKind, Killer, Victim};
 use crate::ladder::{self, Bottom, Rung, Shortage, Stand};
-use crate::Settings;
+use crate::{Command, Knob, Settings};
 
 /// How many deaths in a row, without a newer checkpoint between them, end the trying.
 pub const TRIES: usize = 5;
@@ -149,6 +149,24 @@ pub fn course(deaths: &[Death], stand: &Stand<'_>) -> Then {
     Then::Again { why: "nothing says that the same would happen again".to_string(), pause }
 }
 
+/// What a command can do, for advice.
+pub fn abilities(command: &Command, knobs: &[Knob], on_card: bool) -> Can {
+    let can = |knob| knobs.contains(&knob);
+    let rows = command.layers().any(|layer| layer.place(Knob::Length).is_some_and(|place| place.rows.is_some()));
+    Can {
+        accumulate: can(Knob::Accumulation) && command.layers().any(|layer| layer.can.exact_accumulation),
+        clip: false,
+        checkpointing: can(Knob::Checkpointing),
+        precision: can(Knob::Precision),
+        length: can(Knob::Length) && !rows,
+        clip_length: rows,
+        attention: can(Knob::Attention),
+        zero: can(Knob::ZeroStage),
+        resume: command.layers().any(|layer| layer.checkpoints.resume.is_some()),
+        segments: can(Knob::Segments) && on_card,
+    }
+}
+
 /// The same failure at the same place with the same settings.
 fn is_same(one: &Death, other: &Death) -> bool {
     one.kind.name() == other.kind.name()
@@ -166,7 +184,6 @@ fn deaths_without_progress(deaths: &[Death]) -> usize {
 mod tests {
     use super::*;
     use crate::ladder::Allow;
-    use crate::Knob;
 
     fn death(kind: FailureKind, step: u64, saved: Option<u64>) -> Death {
         Death { kind, settings: Settings::new(), step: Some(step), saved, checkpoints: saved.map_or(0, |_| 2) }

@@ -9,6 +9,7 @@
 
 pub mod checkpoints;
 pub mod command;
+pub mod course;
 pub mod cut;
 mod error;
 pub mod estimate;

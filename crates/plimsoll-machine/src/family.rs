@@ -85,10 +85,7 @@ pub fn words(root: &Root, pid: u32) -> Vec<String> {
 pub fn environment(root: &Root, pid: u32, names: &[&str]) -> BTreeMap<String, String> {
     let text = root.read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
-    pairs
-        .filter(|(name, _)| names.contains(name))
-        .map(|(name, value)| (name.to_string(), value.to_string()))
-        .collect()
+    pairs.filter(|(name, _)| names.contains(name)).map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
 /// Reads the text of a `smaps_rollup`; `path` is only for the messages.

@@ -31,6 +31,6 @@ pub use run_lock::RunLock;
 pub use shed::shed;
 pub use stop_flag::StopFlag;
 pub use supervise::{
-    Beat, Events, Exit, Keeper, Kin, News, NewsWriter, Outcome, StopSignal, Terms, TreeOutcome, TreeWish, Wish, guard_tree,
-    supervise,
+    Beat, Events, Exit, Keeper, Kin, News, NewsWriter, Outcome, StopSignal, Terms, TreeOutcome, TreeWish, Wish,
+    guard_tree, supervise,
 };

@@ -23,6 +23,7 @@ Examples:
   plimsoll plan examples/chat/job.toml                  what the job needs, part by part
   plimsoll train examples/chat/job.toml                 plan, then train
   plimsoll train --model t5-small --data pairs.jsonl    no job file needed
+  plimsoll run -- python3 train.py --batch-size 32      guard somebody else's trainer
 
 Exit codes: 0 done, 1 the run failed, 2 usage or bad input, 3 does not fit, 4 stopped and resumable")]
 pub struct Cli {
@@ -40,6 +41,8 @@ pub enum Verb {
     Plan(PlanArgs),
     /// Plan, then train
     Train(TrainArgs),
+    /// Plan, start, guard and resume somebody else's trainer: any command
+    Run(RunArgs),
     /// Go on with a run from its last complete checkpoint
     Resume(ResumeArgs),
     /// Try a model: print its answers to prompts
@@ -52,6 +55,8 @@ pub enum Verb {
     Watch(WatchArgs),
     /// Say what happened to a run: causes, evidence, what was done, what to change
     Doctor(DoctorArgs),
+    /// Show the logs of a run's trainer, by start and by rank, or search them
+    Logs(LogsArgs),
     /// Copy what a run's mirror lacks to it
     Mirror(MirrorArgs),
     /// The training process, started by `train` and `resume`
@@ -121,6 +126,92 @@ pub struct TrainArgs {
     /// Plan, say so, and stop before step 1
     #[arg(long)]
     pub plan_only: bool,
+}
+
+/// `plimsoll run`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "plimsoll run [OPTIONS] -- COMMAND...",
+    after_help = "\
+Examples:
+  plimsoll run -- python3 -m piper.train fit --data.csv_path metadata.csv ...
+  plimsoll run --ram 12GiB -- accelerate launch --num_processes 2 train.py --per_device_train_batch_size 8 ...
+  plimsoll run -- deepspeed --num_gpus 4 train.py --deepspeed_config ds.json
+  plimsoll run --allow batch,length=8 -- python3 -m piper.train fit ...     may change the result to survive
+  plimsoll run --knob batch=--bs --resume-flag --load --checkpoints 'out/*.pt' -- ./train --bs 8
+
+The command runs as it is typed, in a memory cgroup of its own. What is changed in it, and why, is said; files of yours
+are never edited. When it dies, the cause is found, only what that cause asks for is changed, with the effective batch
+kept wherever the trainer can accumulate, and it goes on from its own last whole checkpoint.
+Ctrl-C asks it to stop and exits 4; `plimsoll resume RUN` goes on."
+)]
+pub struct RunArgs {
+    /// The trainer, by name (piper, lightning, hf-trainer, accelerate, deepspeed, torchrun, generic) or as a TOML file
+    /// [default: recognised from the command]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub trainer: Option<String>,
+    /// Most RAM that it may take, all its processes together [default: what the machine can give, less a twentieth]
+    #[arg(long, value_name = "SIZE")]
+    pub ram: Option<Bytes>,
+    /// Card memory to plan for [default: what the cards have]
+    #[arg(long, value_name = "SIZE")]
+    pub vram: Option<Bytes>,
+    /// Set a knob, by our name for it: batch, accumulation, workers, precision ...; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE")]
+    pub set: Vec<String>,
+    /// Changes of the result that are allowed to make it fit: batch, length[=N], precision[=NAME], optimizer[=NAME]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub allow: Vec<String>,
+    /// Tell the flag of a knob, for a trainer that is not known; may be given several times
+    #[arg(long, value_name = "KNOB=FLAG", allow_hyphen_values = true)]
+    pub knob: Vec<String>,
+    /// Tell the flag that takes a checkpoint to go on from
+    #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
+    pub resume_flag: Option<String>,
+    /// Tell where its checkpoints are: a path with * in it; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub checkpoints: Vec<String>,
+    /// Start with the command's own settings, whatever the estimate says
+    #[arg(long)]
+    pub as_is: bool,
+    /// Seconds without work, output or steps after which it counts as standing still
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub stall_after: u64,
+    /// Seconds that a stop may take before it is cut short [default: what the trainer needs]
+    #[arg(long, value_name = "SECONDS")]
+    pub stop_within: Option<u64>,
+    /// Run folder to make [default: runs/TRAINER-N, the first that does not exist]
+    #[arg(long, value_name = "RUN")]
+    pub out: Option<PathBuf>,
+    /// Do not show the trainer's output; `plimsoll logs RUN` does
+    #[arg(long)]
+    pub quiet: bool,
+    /// The command
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// `plimsoll logs`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll logs runs/piper-1                         what the last start wrote
+  plimsoll logs runs/piper-1 --start 1               what the first one wrote
+  plimsoll logs runs/hf-trainer-1 --rank 1           what one rank wrote
+  plimsoll logs runs/hf-trainer-1 --grep 'out of memory'   lines of all starts and ranks, with file and number")]
+pub struct LogsArgs {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Which start, from 1 [default: the last; with --grep, all]
+    #[arg(long, value_name = "N")]
+    pub start: Option<u64>,
+    /// Only this rank's log
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
+    /// Only lines that match this pattern, with file and line number; exit 1 where there is none
+    #[arg(long, value_name = "PATTERN")]
+    pub grep: Option<String>,
 }
 
 /// `plimsoll resume`

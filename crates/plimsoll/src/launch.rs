@@ -14,6 +14,6 @@ mod ready;
 mod tree;
 
 pub use attempts::guard;
-pub use charge::{Charge, CHARGE};
+pub use charge::{CHARGE, Charge};
 pub use logs::list as log_files;
-pub use ready::Ready;
+pub use ready::{Ready, now_unix_ms};

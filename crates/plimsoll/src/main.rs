@@ -6,6 +6,7 @@ mod guard;
 mod heap;
 mod inference;
 mod job;
+mod launch;
 mod prepare;
 mod render;
 mod settings;
@@ -46,12 +47,14 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Probe(args) => verbs::probe::run(args),
         Verb::Plan(args) => verbs::plan::run(args),
         Verb::Train(args) => verbs::train::train(args),
+        Verb::Run(args) => verbs::run::run(args),
         Verb::Resume(args) => verbs::train::resume(args),
         Verb::Generate(args) => verbs::generate::run(args),
         Verb::Eval(args) => verbs::eval::run(args),
         Verb::Checkpoints(args) => verbs::checkpoints::run(args),
         Verb::Watch(args) => verbs::watch::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Logs(args) => verbs::logs::run(args),
         Verb::Mirror(args) => verbs::mirror::run(args),
         Verb::Worker(args) => worker::run(args),
     }

@@ -13,7 +13,7 @@ const JOB: &str = "job.toml";
 const LOCK: &str = ".lock";
 
 /// Files by which a folder is known as a run.
-const MARKS: &[&str] = &["plan.json", "journal.jsonl", "checkpoints", "summary.json"];
+const MARKS: &[&str] = &["plan.json", "journal.jsonl", "checkpoints", "summary.json", "launch.json"];
 
 /// Whether `folder` holds a run.
 pub fn holds_run(folder: &Path) -> bool {

@@ -14,10 +14,10 @@ use plimsoll_recover::{Events, RunLock, Terms, TreeOutcome, guard_tree, protect}
 use plimsoll_watch::{Event, Journal, Summary};
 
 use super::charge::Charge;
+use super::inquest;
 use super::keeper::{Climb, Watch, Wished, newest};
 use super::logs::{self, Logs};
 use super::ready::Ready;
-use super::inquest;
 use crate::render::{self, Exit, Fail, OrFail};
 
 /// What is left to others of what the machine could give, where no `--ram` says otherwise: a twentieth.
@@ -141,9 +141,10 @@ impl Guard<'_> {
         let climb = self.before.as_ref().map(|(_, room)| Climb { room: *room, calm: calm() });
         let mut watch = Watch::new(self.run, &self.charge, ready, leaf, logs, climb);
         self.note_start(&mut watch, ready, &words, attempt, limit);
-        let within = self.charge.stop_within.unwrap_or_else(|| {
-            ready.command.layers().map(|layer| layer.stop.within_seconds).max().unwrap_or(30)
-        });
+        let within = self
+            .charge
+            .stop_within
+            .unwrap_or_else(|| ready.command.layers().map(|layer| layer.stop.within_seconds).max().unwrap_or(30));
         let terms = Terms {
             door: watch.leaf.as_ref().and_then(|leaf| leaf.door().ok()),
             lock: Some(self.lock),
@@ -330,7 +331,7 @@ impl Guard<'_> {
             Then::GiveUp { why } => {
                 watch.note(&decided("give_up", &why.to_string()));
                 render::talk(format!("plimsoll: giving up: {why}"));
-                let can = plimsoll_launch::failure::Can::of(&ready.command, &knobs);
+                let can = course::abilities(&ready.command, &knobs, watch.peak_vram > Bytes::ZERO);
                 for advice in plimsoll_launch::failure::advice(&failure, Some(&ready.settings), &can) {
                     render::talk(format!("plimsoll:   {}", advice.text));
                 }
@@ -417,7 +418,9 @@ fn with_rank_logs(ready: &Ready, run: &Path, attempt: u64) -> Vec<String> {
         return words;
     }
     let folder = logs::rank_folder(run, attempt);
-    let folder = fs_err::canonicalize(run).map(|run| run.join(folder.strip_prefix(run.as_path()).unwrap_or(&folder))).unwrap_or(folder);
+    let folder = fs_err::canonicalize(run)
+        .map(|run| run.join(folder.strip_prefix(run.as_path()).unwrap_or(&folder)))
+        .unwrap_or(folder);
     let shown = folder.display().to_string();
     let new = launcher.rank_logs.iter().map(|word| word.replace("{folder}", &shown));
     // Behind the program and its own verb, before everything else.
@@ -440,7 +443,9 @@ fn python_of(command: &Command, folder: &Path) -> Option<PathBuf> {
     // A launcher is a script that names its Python in its first line.
     let path = match first.contains('/') {
         true => folder.join(first),
-        false => std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(first)).find(|path| path.is_file())?,
+        false => {
+            std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(first)).find(|path| path.is_file())?
+        }
     };
     let text = fs_err::read(&path).ok()?;
     let line = text.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
@@ -451,5 +456,9 @@ fn python_of(command: &Command, folder: &Path) -> Option<PathBuf> {
 /// A word as a shell would take it.
 fn shown(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_=./:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_string() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_string()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }

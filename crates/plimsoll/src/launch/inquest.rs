@@ -48,7 +48,11 @@ fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: 
             completed: has_marker.then_some(told.done),
         },
         watched: Watched {
-            world_asked: ready.settings.get(&plimsoll_launch::Knob::Processes).and_then(|v| v.count()).map(|n| n as u32),
+            world_asked: ready
+                .settings
+                .get(&plimsoll_launch::Knob::Processes)
+                .and_then(|v| v.count())
+                .map(|n| n as u32),
             world_seen: Some(watch.world_seen as u32),
             gone: if watch.wished == Some(Wished::RankGone) { watch.gone.clone() } else { Vec::new() },
             stopped: watch.stopped.clone(),
@@ -90,7 +94,8 @@ fn written(run: &Path, attempt: u64) -> Vec<Log> {
 fn tail(path: &Path) -> Option<(String, u64)> {
     let bytes = fs_err::read(path).ok()?;
     let from = bytes.len().saturating_sub(TAIL as usize);
-    let from = if from == 0 { 0 } else { from + bytes[from..].iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
+    let from =
+        if from == 0 { 0 } else { from + bytes[from..].iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
     let before = bytes[..from].iter().filter(|byte| **byte == b'\n').count() as u64;
     Some((String::from_utf8_lossy(&bytes[from..]).into_owned(), before + 1))
 }

@@ -117,7 +117,8 @@ impl Watch {
         let root = Root::system();
         let witness = Witness::begin(&root, leaf.as_ref());
         let kin = Kin::new(&root, leaf.as_ref(), Vec::new());
-        let flagged = |flag: &str| ready.edited.words.iter().any(|word| word == flag || word.starts_with(&format!("{flag}=")));
+        let flagged =
+            |flag: &str| ready.edited.words.iter().any(|word| word == flag || word.starts_with(&format!("{flag}=")));
         let layers = ready.command.layers();
         Watch {
             listener: Listener::new(layers),

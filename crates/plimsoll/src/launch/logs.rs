@@ -24,7 +24,6 @@ pub struct Logs {
 #[derive(Debug)]
 struct Tail {
     file: fs_err::File,
-    path: PathBuf,
 }
 
 /// Where the logs of a start are.
@@ -50,9 +49,8 @@ impl Logs {
         let [out, err] = paths(run, attempt);
         let open = |path: &Path| fs_err::OpenOptions::new().append(true).create(true).open(path).or_failed();
         let theirs = [open(&out)?, open(&err)?];
-        let tail = |path: PathBuf| -> Result<Tail, Fail> {
-            Ok(Tail { file: fs_err::File::open(&path).or_failed()?, path })
-        };
+        let tail =
+            |path: PathBuf| -> Result<Tail, Fail> { Ok(Tail { file: fs_err::File::open(path).or_failed()? }) };
         Ok((Logs { out: tail(out)?, err: tail(err)?, show }, theirs))
     }
 
@@ -77,11 +75,6 @@ impl Logs {
     pub fn drain(&mut self, listener: &mut Listener) {
         while self.read(listener) {}
         listener.hear(b"\n");
-    }
-
-    /// Its files.
-    pub fn files(&self) -> [&Path; 2] {
-        [&self.out.path, &self.err.path]
     }
 }
 

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use plimsoll_launch::role::{Role, Sight, roles};
 use plimsoll_launch::stall::{Pulse, RankPulse};
-use plimsoll_machine::{
-    Bytes, Cards, Relative, Root, environment, fair_share, process_memory, relative, words,
-};
+use plimsoll_machine::{Bytes, Cards, Relative, Root, environment, fair_share, process_memory, relative, words};
 use plimsoll_watch::Member;
 
 /// A process that is known.
@@ -44,7 +42,9 @@ impl Tree {
             }
             // Number and start name a process; what it was started with is read once it has its own program.
             let sight = match self.known.remove(pid) {
-                Some(known) if known.relative.started_ticks == seen.started_ticks && known.relative.comm == seen.comm => {
+                Some(known)
+                    if known.relative.started_ticks == seen.started_ticks && known.relative.comm == seen.comm =>
+                {
                     Sight { parent: seen.parent, ..known.sight }
                 }
                 _ => sight(root, &seen),

@@ -63,6 +63,9 @@ pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
         let fact = if folder.exists() { "is not a folder" } else { "does not exist" };
         return Err(Fail::usage(format!("`{}` {fact}; expected a run folder", folder.display())));
     }
+    if folder.join(crate::launch::CHARGE).exists() {
+        return crate::verbs::run::resume(folder);
+    }
     // A run that was stopped while it was being planned has its job and its lock, and nothing else yet.
     if !run_folder::holds_run(folder) && !folder.join(".lock").exists() {
         let fact = format!("`{}` is not a run: it has no plan.json, journal.jsonl or checkpoints", folder.display());
