@@ -20,7 +20,7 @@ const LONGEST: usize = 4096;
 pub struct Told {
     /// The last step that was named.
     pub step: Option<u64>,
-    /// The first step that was named.
+    /// The first step that was named, beyond 0: a bar is drawn at 0 before a checkpoint is taken up.
     pub first_step: Option<u64>,
     /// Steps to do.
     pub total: Option<u64>,
@@ -116,7 +116,9 @@ impl Listener {
         for pattern in &log.progress {
             if let Some(step) = pattern.number(line, "step") {
                 told.step = Some(step as u64);
-                told.first_step.get_or_insert(step as u64);
+                if step > 0.0 {
+                    told.first_step.get_or_insert(step as u64);
+                }
                 told.total = pattern.number(line, "total").map(|total| total as u64).or(told.total);
                 told.loss = pattern.number(line, "loss").or(told.loss);
                 told.evaluating = false;
@@ -179,7 +181,7 @@ mod tests {
         let bars = "  0%|          | 0/10 [00:00<?, ?it/s]\r 60%|######    | 6/10 [00:05<00:03,  1.19it/s]\r";
         let heard = listen("hf-trainer", &format!("{bars}{{'train_runtime': '8.1', 'epoch': '1'}}\n"));
         let told = heard.told();
-        assert_eq!((told.first_step, told.step, told.total, told.done), (Some(0), Some(6), Some(10), true));
+        assert_eq!((told.first_step, told.step, told.total, told.done), (Some(6), Some(6), Some(10), true));
         assert_eq!(heard.last_lines().len(), 2, "{:?}", heard.last_lines());
     }
 

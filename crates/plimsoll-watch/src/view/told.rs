@@ -23,8 +23,8 @@ pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
     let (step, tone, text) = match event {
         Event::Step { .. } | Event::Sample { .. } | Event::Unknown => return None,
         Event::Progress { .. } | Event::Tree { .. } | Event::Verified { fine: true, .. } => return None,
-        Event::Verified { what, asked, seen, fine: false } => {
-            (None, Warning, format!("not as asked: {what}: {asked} was asked for, {seen} is there"))
+        Event::Verified { asked, seen, fine: false, .. } => {
+            (None, Warning, format!("not as asked: {asked} was asked for, but: {seen}"))
         }
         Event::Launched { trainer, changes, from, .. } => {
             let changes = if changes.is_empty() { String::new() } else { format!(", with {}", changes.join(", ")) };

@@ -142,8 +142,8 @@ fn tell(event: &Event, plan: &mut Option<Shape>, pressed: &mut bool) -> Option<(
             let changes = if changes.is_empty() { String::new() } else { format!(" with {}", changes.join(", ")) };
             ("start", format!("{trainer} is started{changes}"))
         }
-        Event::Verified { what, asked, seen, fine: false } => {
-            ("warning", format!("not as asked: {what}: {asked} was asked for, {seen} is there"))
+        Event::Verified { asked, seen, fine: false, .. } => {
+            ("warning", format!("not as asked: {asked} was asked for, but: {seen}"))
         }
         Event::Step { .. }
         | Event::Progress { .. }

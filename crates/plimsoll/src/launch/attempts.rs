@@ -159,6 +159,7 @@ impl Guard<'_> {
         })?;
         let Watch { logs, listener, .. } = &mut watch;
         logs.drain(listener);
+        watch.note_progress();
         watch.look_at_checkpoints();
         watch.verify(true);
         if !outcome.left_behind.is_empty() && !outcome.killed {
@@ -210,8 +211,8 @@ impl Guard<'_> {
 
     fn note_start(&self, watch: &mut Watch, ready: &Ready, words: &[String], attempt: u64, limit: Option<Bytes>) {
         let started = watch.witness.started().clone();
-        watch.note(&Event::WorkerStarted {
-            pid: watch.pid,
+        watch.first_words.push(Event::WorkerStarted {
+            pid: 0,
             nspid: Vec::new(),
             attempt,
             cap: limit,
@@ -221,7 +222,7 @@ impl Guard<'_> {
         });
         let names: Vec<&str> = ready.command.layers().map(|layer| layer.name.as_str()).collect();
         let value = |value| serde_json::to_value(value).unwrap_or_default();
-        watch.note(&Event::Launched {
+        watch.first_words.push(Event::Launched {
             attempt,
             trainer: names.join(" by "),
             words: words.to_vec(),
@@ -231,7 +232,7 @@ impl Guard<'_> {
             from: ready.from.as_ref().map(|from| from.path.clone()),
         });
         if let Some(from) = &ready.from {
-            watch.note(&Event::Resumed { step: from.step.unwrap_or(0), from: from.path.clone() });
+            watch.first_words.push(Event::Resumed { step: from.step.unwrap_or(0), from: from.path.clone() });
         }
     }
 
@@ -417,10 +418,9 @@ fn with_rank_logs(ready: &Ready, run: &Path, attempt: u64) -> Vec<String> {
     if words.iter().any(said) {
         return words;
     }
-    let folder = logs::rank_folder(run, attempt);
-    let folder = fs_err::canonicalize(run)
-        .map(|run| run.join(folder.strip_prefix(run.as_path()).unwrap_or(&folder)))
-        .unwrap_or(folder);
+    // The command runs elsewhere than we do.
+    let run = fs_err::canonicalize(run).unwrap_or_else(|_| run.to_path_buf());
+    let folder = logs::rank_folder(&run, attempt);
     let shown = folder.display().to_string();
     let new = launcher.rank_logs.iter().map(|word| word.replace("{folder}", &shown));
     // Behind the program and its own verb, before everything else.

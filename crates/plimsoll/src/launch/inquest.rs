@@ -5,7 +5,7 @@ use std::path::Path;
 use plimsoll_launch::Command;
 use plimsoll_launch::failure::{self, Failure, Launcher, Log, LogSource, Resume, Scene, TrainerFacts, Watched};
 use plimsoll_machine::space_of;
-use plimsoll_recover::cause::{DiskAtDeath, LastEvent, Worker};
+use plimsoll_recover::cause::{DiskAtDeath, Worker};
 use plimsoll_recover::witness::Death;
 use plimsoll_recover::{StopSignal, TreeOutcome};
 use plimsoll_watch::Event;
@@ -26,17 +26,17 @@ pub fn inquire(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, w
 
 fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: &mut Watch) -> Scene {
     let told = watch.listener.told().clone();
-    let step = told.step.unwrap_or(0);
     let disk = space_of(run).ok().map(|space| DiskAtDeath { free: space.available, needed: None, error: None });
     let last_words = watch.listener.last_lines();
     let evidence = watch.witness.testify(Death {
         worker: Worker::Foreign,
-        exit: Some(outcome.exit),
+        // An end that we made says nothing of its cause.
+        exit: Some(outcome.exit).filter(|_| watch.wished.is_none()),
         stop_signal: outcome.stopped_by.map(StopSignal::number),
         told: None,
         last_words,
         last_sample: watch.last.map(|look| look.last()),
-        last_event: Some(LastEvent { step, line: String::new() }),
+        last_event: None,
         disk,
     });
     let has_marker = ready.command.layers().any(|layer| !layer.log.done.is_empty());

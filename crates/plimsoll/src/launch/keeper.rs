@@ -84,6 +84,8 @@ pub struct Watch {
     pub still_for: Option<Duration>,
     pub world_seen: u64,
     pub pid: u32,
+    /// What the journal is told when it has started.
+    pub first_words: Vec<Event>,
     command: Command,
     charge: Charge,
     kin: Kin,
@@ -151,6 +153,7 @@ impl Watch {
             still_for: None,
             world_seen: 0,
             pid: 0,
+            first_words: Vec::new(),
             began: Instant::now(),
             looks: 0,
             stall: Stall::default(),
@@ -299,7 +302,7 @@ impl Watch {
     /// Compares what was asked with what runs, each once.
     pub fn verify(&mut self, at_the_end: bool) -> TreeWish {
         let told = self.listener.told().clone();
-        let settled = at_the_end || told.step.is_some() || told.done || self.began.elapsed() >= SETTLED;
+        let settled = at_the_end || told.first_step.is_some() || told.done || self.began.elapsed() >= SETTLED;
         if let Some(from) = self.from.clone()
             && !self.judged.contains(&"restored")
         {
@@ -335,7 +338,7 @@ impl Watch {
         let Finding { what, asked, seen, fine } = finding;
         self.judged.push(what);
         if !fine {
-            render::talk(format!("plimsoll: not as asked: {asked} was asked for, {seen} is there"));
+            render::talk(format!("plimsoll: not as asked: {asked} was asked for, but: {seen}"));
         }
         self.note(&Event::Verified { what: what.to_string(), asked, seen, fine });
     }
@@ -356,7 +359,8 @@ impl Watch {
         any
     }
 
-    fn note_progress(&mut self) {
+    /// Notes the step where it has changed.
+    pub fn note_progress(&mut self) {
         let told = self.listener.told();
         let (step, total, loss) = (told.step, told.total, told.loss);
         if let Some(step) = step.filter(|step| self.told_step != Some(*step)) {
@@ -392,6 +396,13 @@ impl Keeper for Watch {
     fn started(&mut self, pid: u32) {
         self.pid = pid;
         self.witness.saw("main", pid);
+        let own = self.witness.started().processes.first().map(|process| process.nspid.clone()).unwrap_or_default();
+        for mut event in std::mem::take(&mut self.first_words) {
+            if let Event::WorkerStarted { pid: number, nspid, .. } = &mut event {
+                (*number, *nspid) = (pid, own.clone());
+            }
+            self.note(&event);
+        }
     }
 
     fn look(&mut self) -> TreeWish {
