@@ -27,7 +27,7 @@ pub use advice::{Advice, Can, advice};
 pub use cuda::{CardForm, CudaReport, Neighbour};
 pub use gist::Gist;
 pub use kind::{FailureKind, Killer, Victim};
-pub use lines::tells;
+pub use lines::{first_cause, tells};
 pub use scene::{Launcher, Log, LogSource, RankProcess, Resume, Scene, TrainerFacts, Watched};
 pub use weigh::failure;
 

@@ -27,15 +27,29 @@ pub fn world(asked: u64, seen: u64) -> Finding {
     Finding { what: "world", asked: ranks(asked), seen: ranks(seen), fine: asked == seen }
 }
 
-/// Whether DeepSpeed, which was asked for, has spoken; `saved_plain` where a checkpoint was written without its parts.
-pub fn deepspeed(told: &Told, saved_plain: bool) -> Finding {
-    let fine = told.deepspeed && !saved_plain;
-    let seen = match (fine, saved_plain) {
-        (true, _) => "DeepSpeed".to_string(),
-        (false, true) => "a checkpoint without DeepSpeed's parts".to_string(),
-        (false, false) => "no word of DeepSpeed in the log".to_string(),
+/// A checkpoint, as far as DeepSpeed is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saved {
+    /// None was written.
+    Nothing,
+    /// One with DeepSpeed's parts.
+    Sharded,
+    /// One without.
+    Plain,
+}
+
+/// Whether DeepSpeed, which was asked for, is at work; `None` where nothing tells yet. A log without a word of it proves
+/// nothing by itself: it speaks only when it warns.
+pub fn deepspeed(told: &Told, saved: Saved) -> Option<Finding> {
+    let finding = |seen: &str, fine| {
+        Some(Finding { what: "deepspeed", asked: "DeepSpeed".to_string(), seen: seen.to_string(), fine })
     };
-    Finding { what: "deepspeed", asked: "DeepSpeed".to_string(), seen, fine }
+    match (saved, told.deepspeed) {
+        (Saved::Plain, _) => finding("a checkpoint without its parts, so it is not used", false),
+        (Saved::Sharded, _) => finding("a checkpoint with its parts", true),
+        (Saved::Nothing, true) => finding("its words in the log", true),
+        (Saved::Nothing, false) => None,
+    }
 }
 
 /// Whether a resume took place, as far as the log tells so far; `None` where it does not tell yet. `counts_on` says that
@@ -68,10 +82,12 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_deepspeed_is_found_and_so_is_a_plain_checkpoint() {
+    fn a_plain_checkpoint_shows_that_deepspeed_is_not_used_and_silence_shows_nothing() {
         let spoke = Told { deepspeed: true, ..Told::default() };
-        assert!(deepspeed(&spoke, false).fine && !deepspeed(&spoke, true).fine);
-        assert!(!deepspeed(&Told::default(), false).fine);
+        assert!(deepspeed(&spoke, Saved::Nothing).unwrap().fine);
+        assert!(!deepspeed(&spoke, Saved::Plain).unwrap().fine);
+        assert!(deepspeed(&Told::default(), Saved::Sharded).unwrap().fine);
+        assert_eq!(deepspeed(&Told::default(), Saved::Nothing), None);
     }
 
     #[test]

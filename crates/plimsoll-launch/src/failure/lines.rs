@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::kind::FailureKind;
 use super::scene::{Log, LogSource};
 use super::{signs, traceback};
 
@@ -31,7 +32,8 @@ static COLOUR: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(text).expect("a pattern that is a constant")
 });
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
-    let text = r"^(?:\[(?:rank|default)?(\d{1,5})\]: ?|(\d{1,5}): |[\w.-]{1,64} +\| )";
+    let text =
+        r"^(?:\[(?:rank|default)?(\d{1,5})\]: ?|(\d{1,5}): |[\w.-]{1,64} +\| |[\w./-]{1,128} \[std(?:out|err)\] )";
     Regex::new(text).expect("a pattern that is a constant")
 });
 static STAMP: LazyLock<Regex> = LazyLock::new(|| {
@@ -58,7 +60,8 @@ pub(super) fn read(logs: &[Log]) -> Vec<Line> {
 
 /// What a line shows: each part that a carriage return begins anew.
 fn parts(whole: &str) -> impl Iterator<Item = &str> {
-    whole.split('\r').filter(|part| !part.trim().is_empty())
+    // A loader process that crashes writes a zero byte behind its last words (torch 2.15).
+    whole.split(['\r', '\0']).filter(|part| !part.trim().is_empty())
 }
 
 fn line(source: LogSource, number: u64, raw: &str) -> Line {
@@ -96,6 +99,15 @@ pub fn tells(raw: &str) -> bool {
     })
 }
 
+/// What a raw line says that ends the training, before the process itself has ended: a supervisor that reads it need
+/// not wait for the timeouts of the other ranks. It may be survived; that the rank is gone settles it.
+pub fn first_cause(raw: &str) -> Option<FailureKind> {
+    parts(raw).find_map(|part| {
+        let sign = signs::read(&line(LogSource::Main, 1, part).text)?;
+        matches!(sign.weight, signs::Weight::Root | signs::Weight::Killed).then_some(sign.kind)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,11 +126,25 @@ mod tests {
 
     #[test]
     fn the_rank_is_read_from_every_launchers_prefix() {
-        for raw in ["[rank3]: boom", "[default3]:boom", "3: boom", "trainer-1  | [rank3]: boom"] {
+        for raw in [
+            "[rank3]: boom",
+            "[default3]:boom",
+            "3: boom",
+            "trainer-1  | [rank3]: boom",
+            "n1.nolog [stderr] [rank3]: boom",
+        ] {
             assert_eq!(of(raw), [(1, Some(3), "boom".to_string())], "{raw}");
         }
         let stamped = "2026-11-15T01:02:03.000000000Z stderr F [rank3]:   File \"a.py\", line 1, in f";
         assert_eq!(of(stamped), [(1, Some(3), "  File \"a.py\", line 1, in f".to_string())]);
+    }
+
+    #[test]
+    fn a_first_cause_is_told_from_its_echoes_line_by_line() {
+        let oom = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
+        assert_eq!(first_cause(oom), Some(FailureKind::CardOom));
+        assert_eq!(first_cause("[rank0]: RuntimeError: [pair.cc:561] Connection closed by peer"), None);
+        assert_eq!(first_cause("step 3 loss 0.2"), None);
     }
 
     #[test]

@@ -15,6 +15,8 @@ use regex::Regex;
 
 use super::kind::FailureKind;
 
+pub(super) use peers::root_cause;
+
 /// What a sign is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
@@ -24,6 +26,8 @@ pub(super) enum Weight {
     Killed,
     /// It may be that, or something else.
     Suspect,
+    /// The program is wrong, in words that name no place; a traceback beside them does.
+    Fault,
     /// A process ended with a status of its own and its launcher tells so.
     Ended,
     /// The program was asked to stop.
@@ -76,11 +80,11 @@ impl Sign {
 
 /// Words of which every sign has one; most lines of a log have none and are not looked at further.
 static HINT: LazyLock<Regex> = LazyLock::new(|| {
-    let text = "rror|xception|memory|ignal|illed|SIG|NCCL|nccl|exit|EADDRINUSE|lready in use|heckpoint|latest file|\
+    let text = "rror|xception|terminate called|memory|ignal|illed|SIG|NCCL|nccl|exit|EADDRINUSE|lready in use|heckpoint|latest file|\
                 arguments|option|anual optimization|finite|nan|NaN|os error|ENOSPC|free, |evice|ancdata|open files|\
                 terrupt|timeout|imed out|Timeout|peer|Broken pipe|JIT load|inja|CUDA_HOME|not found|shm|STATUS_|\
                 Trainer.fit|train_runtime|Failure|requires|died|oom|OOM|CANCELLED|usage:|bad_alloc|loss scale|Xid|\
-                Connection|deadlock|paging file|Key \"|rendezvous";
+                Connection|paging file|Errno|Key \"";
     Regex::new(text).expect("a pattern that is a constant")
 });
 
@@ -99,6 +103,16 @@ pub(super) fn read(text: &str) -> Option<Sign> {
         .or_else(|| host::read(text))
         .or_else(|| words(text))
         .or_else(|| peers::stop(text))
+        .or_else(|| fault(text))
+}
+
+/// C++ that ends the process, and errors of a card that are the program's own doing.
+fn fault(text: &str) -> Option<Sign> {
+    let behind = |mark: &str| text.split_once(mark).map(|(_, rest)| rest.trim().trim_end_matches('.').to_string());
+    let place = behind("terminate called after throwing an instance of ")
+        .or_else(|| behind("CUDA error: ").map(|what| format!("CUDA error: {what}")))
+        .or_else(|| behind("HIP error: ").map(|what| format!("HIP error: {what}")))?;
+    Sign::of(Weight::Fault, FailureKind::Bug { place }, Who::default())
 }
 
 /// What every program says alike.

@@ -47,7 +47,7 @@ pub(super) fn of_kill(scene: &Scene, kill: &KernelKill) -> (Victim, Option<Culpr
     if COMPILERS.contains(&kill.comm.as_str()) {
         return (Victim::Compiler, Some(Culprit { role: "compiler".to_string(), pid }));
     }
-    // torch names its processes since 2.9.
+    // torch gives its processes names (seen: 2.15).
     match kill.comm.as_str() {
         "pt_data_worker" => (Victim::Loader, Some(Culprit { role: "loader".to_string(), pid })),
         "pt_elastic" => (Victim::Launcher, Some(Culprit { role: "launcher".to_string(), pid })),

@@ -4,8 +4,10 @@
 //! another cause (torchrun writes one text for an OOM kill and for `kill -9`): there the counters decide, and where
 //! they could not be read the kill stays unproven.
 
+mod asked;
 mod grounds;
 mod steps;
+mod watched;
 
 use plimsoll_recover::Exit;
 use plimsoll_recover::cause::{
@@ -68,10 +70,14 @@ impl<'a> Case<'a> {
         } else {
             lines::read(&scene.logs)
         };
+        let (all, quoted) = traceback::all(&lines);
         let went_on = progress_behind(&lines);
         let survived = |at: usize| went_on[at] >= SURVIVED;
         let mut found = Vec::new();
         for (at, line) in lines.iter().enumerate() {
+            if quoted.contains(&at) {
+                continue;
+            }
             // The word of a complete run is survived by its very nature: bars are drawn to the end behind it.
             if let Some(mut sign) = signs::read(&line.text)
                 && (sign.weight == Weight::Done || sign.weight == Weight::Restart || !survived(at))
@@ -80,7 +86,16 @@ impl<'a> Case<'a> {
                 found.push(Found { at, sign });
             }
         }
-        let tracebacks = traceback::all(&lines).into_iter().filter(|one| !survived(one.error)).collect();
+        for (at, line) in
+            lines.iter().enumerate().filter(|(_, line)| line.text.starts_with("Root Cause (first observed"))
+        {
+            let behind =
+                lines[at + 1..].iter().filter(|other| other.source == line.source).map(|other| other.text.as_str());
+            if let Some((by, sign)) = signs::root_cause(behind).filter(|_| !survived(at)) {
+                found.push(Found { at: (at + 1 + by).min(lines.len() - 1), sign });
+            }
+        }
+        let tracebacks = all.into_iter().filter(|one| !survived(one.error)).collect();
         let kernel = parse_kernel_log(scene.evidence.kernel_log.as_deref().unwrap_or_default());
         let evidence = evidence(scene, &lines, &survived);
         Case { scene, lines, found, tracebacks, kernel, cause: cause(&evidence) }

@@ -21,7 +21,12 @@ const TAIL: u64 = 512 << 10;
 /// What the end was.
 pub fn inquire(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: &mut Watch) -> Failure {
     let scene = scene(run, attempt, ready, outcome, watch);
-    failure::failure(&scene)
+    let mut failure = failure::failure(&scene);
+    // The exit status of what we ended ourselves is no ground.
+    if watch.wished.is_some() && failure.because.len() > 1 {
+        failure.because.retain(|ground| ground.source != plimsoll_recover::cause::Source::ExitStatus);
+    }
+    failure
 }
 
 fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: &mut Watch) -> Scene {

@@ -10,8 +10,8 @@ use plimsoll_launch::checkpoints::{self, Found};
 use plimsoll_launch::failure::RankProcess;
 use plimsoll_launch::stall::{Motion, RankPulse, Stall};
 use plimsoll_launch::telling::Listener;
-use plimsoll_launch::trainer::{Ask, Form};
-use plimsoll_launch::verify::{self, Finding};
+use plimsoll_launch::trainer::Ask;
+use plimsoll_launch::verify::{self, Finding, Saved};
 use plimsoll_launch::{Command, Knob};
 use plimsoll_machine::{Bytes, Cards, Headroom, Root};
 use plimsoll_recover::leaf::Leaf;
@@ -322,16 +322,29 @@ impl Watch {
         if let Some(asked) = self.world_asked.filter(|_| self.world_seen > 0 && !self.judged.contains(&"world")) {
             self.found(verify::world(asked, self.world_seen));
         }
-        if self.deepspeed_asked && !self.judged.contains(&"deepspeed") && (at_the_end || told.step.is_some()) {
-            self.found(verify::deepspeed(&told, self.saved_plain()));
+        if self.deepspeed_asked
+            && !self.judged.contains(&"deepspeed")
+            && let Some(finding) = verify::deepspeed(&told, self.saved_how())
+        {
+            self.found(finding);
         }
         TreeWish::GoOn
     }
 
-    /// Whether a checkpoint of the Hugging Face Trainer was written without DeepSpeed's parts.
-    fn saved_plain(&self) -> bool {
-        let hf = self.command.trainer.checkpoints.form == Some(Form::HfTrainer);
-        hf && self.saved.last().is_some_and(|path| path.join("optimizer.pt").is_file())
+    /// The last checkpoint, as far as DeepSpeed is concerned.
+    fn saved_how(&self) -> Saved {
+        let sharded = |path: &PathBuf| {
+            let inner = |entry: std::io::Result<fs_err::DirEntry>| {
+                entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("global_step"))
+            };
+            let own = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("global_step"));
+            own || fs_err::read_dir(path).is_ok_and(|mut entries| entries.any(inner))
+        };
+        match self.saved.last() {
+            None => Saved::Nothing,
+            Some(path) if sharded(path) => Saved::Sharded,
+            Some(_) => Saved::Plain,
+        }
     }
 
     fn found(&mut self, finding: Finding) {

@@ -155,8 +155,8 @@ pub(super) fn fragments(report: Option<&CudaReport>, settings: Option<&Settings>
     let mut out = Vec::new();
     let set_already = word(settings, Knob::Segments) == Some("expandable");
     if can.segments && !set_already {
-        let text = "let the allocator grow its segments: `PYTORCH_ALLOC_CONF=expandable_segments:True` (in torch before \
-                    2.9 `PYTORCH_CUDA_ALLOC_CONF`), set before the program starts";
+        let text = "let the allocator grow its segments: `PYTORCH_ALLOC_CONF=expandable_segments:True` (older \
+                    torch: `PYTORCH_CUDA_ALLOC_CONF`), set before the program starts";
         out.push(set(text, Knob::Segments, "expandable"));
     }
     if report.is_some_and(|report| report.had_more_free() && !report.had_it_in_pieces()) {

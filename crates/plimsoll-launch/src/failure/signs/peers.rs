@@ -71,6 +71,25 @@ fn signal_named(name: &str) -> Option<i32> {
     names.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal)
 }
 
+/// How the rank ended that torchrun saw fail first, from the lines behind `Root Cause (first observed failure)`. The
+/// table's other ranks ended because of it, by whatever signal.
+pub(in super::super) fn root_cause<'a>(lines: impl Iterator<Item = &'a str>) -> Option<(usize, Sign)> {
+    let mut who = Who::default();
+    for (at, text) in lines.enumerate().take(8) {
+        let Some((key, value)) = text.split_once(':') else { continue };
+        match key.trim() {
+            "rank" => who.rank = value.split_whitespace().next().and_then(|rank| rank.parse().ok()),
+            "exitcode" => {
+                who.pid = number_behind(value, "(pid:").and_then(|pid| u32::try_from(pid).ok());
+                let code = value.split_whitespace().next()?.parse().ok()?;
+                return ended(code, who).map(|sign| (at, sign));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 /// What a rank's code is a sign of; a negative one is a signal. `SIGTERM` is what siblings get, `SIGABRT` what NCCL's
 /// watchdog gives its own process: echoes both.
 fn ended(code: i32, who: Who) -> Option<Sign> {
@@ -92,7 +111,7 @@ fn ended(code: i32, who: Who) -> Option<Sign> {
 
 /// What is said by those that are left.
 pub(super) fn echo(text: &str) -> Option<Sign> {
-    const MARKS: [&str; 21] = [
+    const MARKS: [&str; 22] = [
         "Watchdog caught collective operation timeout",
         "taking the entire process down",
         "NCCL communicator was aborted",
@@ -114,6 +133,7 @@ pub(super) fn echo(text: &str) -> Option<Sign> {
         "returned non-zero exit status",
         "Killing subprocess",
         "ProcessRaisedException",
+        "instance of 'c10::DistBackendError'",
     ];
     MARKS
         .iter()
@@ -124,11 +144,10 @@ pub(super) fn echo(text: &str) -> Option<Sign> {
 
 /// A program that tells that it was asked to stop.
 pub(super) fn stop(text: &str) -> Option<Sign> {
-    const MARKS: [&str; 8] = [
+    const MARKS: [&str; 7] = [
         "Received SIGTERM: 15",
         "SIGTERMException",
-        "Received 15 death signal",
-        "Received 2 death signal",
+        "death signal, shutting down workers",
         "got signal: 15",
         "got signal: 2",
         "Main process received SIG",

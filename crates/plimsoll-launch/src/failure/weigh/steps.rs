@@ -8,84 +8,35 @@ use super::super::kind::{FailureKind, Killer, Victim};
 use super::super::scene::Launcher;
 use super::super::signs::{self, Weight};
 use super::super::{Culprit, victim};
-use super::{Case, Found, Ground, Verdict};
+use super::{Case, Found, Ground, Verdict, asked, watched};
 
 /// What the end was.
 pub(super) fn judge(case: &Case<'_>) -> Verdict {
-    completed(case)
+    asked::completed(case)
         .or_else(|| witness(case, Confidence::Proven))
-        .or_else(|| stop_that_was_asked(case))
+        .or_else(|| asked::stop_that_was_asked(case))
         .or_else(|| root(case, Confidence::Proven))
         .or_else(|| witness(case, Confidence::Likely))
         .or_else(|| root(case, Confidence::Likely))
-        .or_else(|| stalled(case))
+        .or_else(|| watched::stalled(case))
         .or_else(|| killed(case))
         .or_else(|| suspect(case))
         .or_else(|| bug(case))
-        .or_else(|| stop_that_was_told(case))
-        .or_else(|| rank_gone(case))
+        .or_else(|| fault(case))
+        .or_else(|| asked::stop_that_was_told(case))
+        .or_else(|| watched::rank_gone(case))
+        .or_else(|| killed_as_the_system_says(case))
         .or_else(|| echo(case))
         .unwrap_or_else(|| by_the_system(case))
 }
 
-fn verdict(kind: FailureKind, confidence: Confidence, culprit: Option<Culprit>, because: Vec<Ground>) -> Verdict {
+pub(super) fn verdict(
+    kind: FailureKind,
+    confidence: Confidence,
+    culprit: Option<Culprit>,
+    because: Vec<Ground>,
+) -> Verdict {
     Verdict { kind, confidence, culprit, card: None, because }
-}
-
-/// It did what it was asked, or seems to have and did not.
-fn completed(case: &Case<'_>) -> Option<Verdict> {
-    let (scene, resume) = (case.scene, case.scene.resume);
-    let ended_well = match case.exit() {
-        Some(Exit::Exited(0)) => true,
-        Some(_) => return None,
-        None => false,
-    };
-    if resume.asked {
-        let warned = case.of(Weight::Restart).next().map(|found| case.line(found.at));
-        let behind = match (resume.expected_step, resume.first_step) {
-            (Some(expected), Some(first)) if first < expected => Some(
-                case.says(Source::Journal, format!("it began at step {first}; the checkpoint is of step {expected}")),
-            ),
-            _ => None,
-        };
-        let fresh = (resume.optimizer == Some(false)).then(|| {
-            case.says(Source::Disk, "the checkpoint holds no state of the optimizer: it begins with a fresh one")
-        });
-        let because: Vec<Ground> = [warned, behind, fresh].into_iter().flatten().collect();
-        if !because.is_empty() {
-            return Some(verdict(FailureKind::NotRestored, Confidence::Proven, None, because));
-        }
-    }
-    let word = case.of(Weight::Done).last();
-    let said = scene.trainer.completed.unwrap_or(word.is_some());
-    let mut because: Vec<Ground> = word.map(|found| case.line(found.at)).into_iter().collect();
-    if let (Some(asked), Some(seen)) = (scene.watched.world_asked, scene.watched.world_seen)
-        && asked != seen
-    {
-        because.push(case.says(Source::Journal, format!("{asked} ranks were asked for, {seen} ran")));
-    }
-    let failed = case.found.iter().any(|found| found.sign.weight == Weight::Root);
-    match (ended_well, said) {
-        (true, true) => {
-            because.push(case.says(Source::ExitStatus, "status 0, and the trainer's word for a complete run was seen"));
-            Some(verdict(FailureKind::Completed, Confidence::Proven, None, because))
-        }
-        // A log alone: nothing that tells of a failure stands behind the word.
-        (false, true) => {
-            let at = word?.at;
-            let later = case.found.iter().any(|found| found.at > at && found.sign.weight != Weight::Done);
-            (!later).then(|| verdict(FailureKind::Completed, Confidence::Likely, None, because))
-        }
-        (true, false) => {
-            let stopped = case.of(Weight::Stop).next().is_some() || scene.stop_asked;
-            let silent = scene.trainer.completed.is_none() && !stopped && !failed;
-            silent.then(|| {
-                because.push(case.says(Source::ExitStatus, "status 0; this trainer has no word for a complete run"));
-                verdict(FailureKind::Completed, Confidence::Likely, None, because)
-            })
-        }
-        (false, false) => None,
-    }
 }
 
 /// Somebody who saw a process being killed for want of host memory.
@@ -128,23 +79,6 @@ fn witness(case: &Case<'_>, least: Confidence) -> Option<Verdict> {
     let mut because: Vec<Ground> = said.map(|found| case.line(found.at)).into_iter().collect();
     because.extend(case.echoes());
     Some(verdict(FailureKind::HostOom { by, victim }, case.cause.confidence, culprit, because))
-}
-
-/// A stop that was asked for explains an end, unless the program had told of another before.
-fn stop_that_was_asked(case: &Case<'_>) -> Option<Verdict> {
-    let scene = case.scene;
-    let scheduler = case.cause.kind == Kind::StoppedByUser && case.cause.confidence == Confidence::Proven;
-    if !scene.stop_asked && scene.evidence.stop_signal.is_none() && !scheduler {
-        return None;
-    }
-    let told =
-        |found: &Found| found.sign.sure == Confidence::Proven && !matches!(found.sign.kind, FailureKind::Bug { .. });
-    if case.of(Weight::Root).any(told) {
-        return None;
-    }
-    let mut because: Vec<Ground> = case.of(Weight::Stop).take(1).map(|found| case.line(found.at)).collect();
-    because.push(case.says(Source::StopSignal, "a stop was asked for"));
-    Some(verdict(FailureKind::Stopped, Confidence::Proven, None, because))
 }
 
 /// A first cause in the words of the process that failed.
@@ -224,8 +158,11 @@ fn of_card(case: &Case<'_>, report: &CudaReport, because: &mut Vec<Ground>) -> (
 
 /// Whose a first cause is: the rank that wrote it, else the one whose end its launcher tells of, else the only one.
 fn culprit(case: &Case<'_>, found: &Found) -> Option<Culprit> {
-    let who = found.sign.who;
+    let mut who = found.sign.who;
     if who.loader || who.pid.is_some() {
+        // The process itself does not tell its number, its parent does.
+        let told = || case.found.iter().map(|found| found.sign.who).find(|other| other.loader && other.pid.is_some());
+        who.pid = who.pid.or_else(|| told()?.pid);
         return victim::of_sign(case.scene, &found.sign.kind, who).1;
     }
     let ended = || {
@@ -238,38 +175,6 @@ fn culprit(case: &Case<'_>, found: &Found) -> Option<Culprit> {
         (None, Some(ended)) => ended.rank.map(|rank| victim::of_rank(case.scene, rank, ended.pid)),
         (None, None) => victim::only_rank(case.scene),
     }
-}
-
-/// A training that stands still while all its processes are there.
-fn stalled(case: &Case<'_>) -> Option<Verdict> {
-    let watched = &case.scene.watched;
-    if !watched.gone.is_empty() {
-        return None;
-    }
-    let still =
-        watched.stalled_seconds.map(|seconds| case.says(Source::Sample, format!("nothing moved for {seconds} s")));
-    if let Some(first) = watched.stopped.first() {
-        let mut because = vec![case.says(Source::Sample, format!("rank {} is in state T: stopped", first.rank))];
-        because.extend(still);
-        let culprit = victim::of_rank(case.scene, first.rank, first.pid);
-        return Some(verdict(
-            FailureKind::Stalled { rank: Some(first.rank) },
-            Confidence::Proven,
-            Some(culprit),
-            because,
-        ));
-    }
-    let still = still?;
-    let one = match (watched.idle.as_slice(), watched.world_seen) {
-        ([one], Some(world)) if world > 1 => Some(one),
-        _ => None,
-    };
-    let mut because = vec![still];
-    because.extend(one.map(|one| {
-        case.says(Source::Sample, format!("rank {} alone used no processor time; the others wait for it", one.rank))
-    }));
-    let culprit = one.map(|one| victim::of_rank(case.scene, one.rank, one.pid));
-    Some(verdict(FailureKind::Stalled { rank: one.map(|one| one.rank) }, Confidence::Likely, culprit, because))
 }
 
 /// A process that was killed, and no witness says why.
@@ -311,7 +216,8 @@ fn bug(case: &Case<'_>) -> Option<Verdict> {
     };
     let first = case.tracebacks.iter().find(|one| {
         let text = &case.lines[one.error].text;
-        !one.of_a_reporter && !wraps(text) && signs::read(text).is_none()
+        let own = signs::read(text).is_none_or(|sign| sign.weight == Weight::Fault);
+        !one.of_a_reporter && !wraps(text) && own
     })?;
     let mut because = vec![case.line(first.error)];
     because.extend(case.echoes());
@@ -329,36 +235,22 @@ fn bug(case: &Case<'_>) -> Option<Verdict> {
     Some(verdict(FailureKind::Bug { place: first.place.clone() }, Confidence::Likely, by, because))
 }
 
-/// A program that says it was asked to stop. Ranks get a SIGTERM too when a sibling has died.
-fn stop_that_was_told(case: &Case<'_>) -> Option<Verdict> {
-    let found = case.of(Weight::Stop).next()?;
-    let launchers = |found: &Found| {
-        let text = &case.lines[found.at].text;
-        text.contains("death signal") || text.contains("Main process received") || text.contains("got signal")
-    };
-    let by_launcher = case.of(Weight::Stop).any(launchers);
-    let sibling_died = !case.scene.watched.gone.is_empty()
-        || case.found.iter().any(|found| matches!(found.sign.weight, Weight::Ended | Weight::Echo));
-    if sibling_died && !by_launcher {
-        return None;
-    }
-    Some(verdict(FailureKind::Stopped, Confidence::Likely, None, vec![case.line(found.at)]))
-}
-
-/// A rank that ended without a word.
-fn rank_gone(case: &Case<'_>) -> Option<Verdict> {
-    if let Some(first) = case.scene.watched.gone.first() {
-        let mut because = vec![case.says(Source::Sample, format!("rank {} was gone before the others", first.rank))];
-        because.extend(case.of(Weight::Ended).take(1).map(|found| case.line(found.at)));
-        because.extend(case.echoes());
-        let culprit = victim::of_rank(case.scene, first.rank, first.pid);
-        return Some(verdict(FailureKind::RankDied { rank: first.rank }, Confidence::Proven, Some(culprit), because));
-    }
-    let found = case.of(Weight::Ended).find(|found| matches!(found.sign.kind, FailureKind::RankDied { .. }))?;
+/// A fault that names no place in the program.
+fn fault(case: &Case<'_>) -> Option<Verdict> {
+    let found = case.of(Weight::Fault).next()?;
     let mut because = vec![case.line(found.at)];
     because.extend(case.echoes());
-    let culprit = victim::of_sign(case.scene, &found.sign.kind, found.sign.who).1;
-    Some(verdict(found.sign.kind.clone(), Confidence::Proven, culprit, because))
+    Some(verdict(found.sign.kind.clone(), Confidence::Likely, culprit(case, found), because))
+}
+
+/// A kill of which the log has only echoes.
+fn killed_as_the_system_says(case: &Case<'_>) -> Option<Verdict> {
+    let killed = matches!(case.cause.kind, Kind::KilledUnproven { .. });
+    killed.then(|| {
+        let mut verdict = by_the_system(case);
+        verdict.because.extend(case.echoes());
+        verdict
+    })
 }
 
 /// Echoes without what they are echoes of.
