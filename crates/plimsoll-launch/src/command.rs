@@ -61,6 +61,18 @@ impl Command {
         Ok(command)
     }
 
+    /// A command of a trainer of which nothing is known but its name: only for planning.
+    pub fn imagined(shelf: &crate::Shelf, name: &str) -> Result<Command, LaunchError> {
+        let named = shelf.get(name)?;
+        let (launcher, mut trainer) = match named.launcher {
+            true => (Some(named), shelf.get("generic")?),
+            false => (None, named),
+        };
+        // Whatever flags it will have, they are taken to be there.
+        trainer.guesses = false;
+        Ok(Command { words: vec![name.to_string()], script: None, launcher, trainer, source: String::new() })
+    }
+
     /// The trainers, the one that is nearest to the training first.
     pub fn layers(&self) -> impl Iterator<Item = &Trainer> {
         std::iter::once(&self.trainer).chain(&self.launcher)

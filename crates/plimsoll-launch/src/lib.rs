@@ -26,6 +26,7 @@ pub mod swap;
 pub mod telling;
 pub mod trainer;
 pub mod verify;
+pub mod write;
 
 pub use command::Command;
 pub use error::LaunchError;

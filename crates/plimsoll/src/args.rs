@@ -14,6 +14,9 @@ use crate::job::recompute::Recompute;
 /// Heading of the flags that hold a choice of the plan.
 const PINS: &str = "Pins (hold a choice of the plan; the result stays the same)";
 
+/// Heading of the flags for other people's trainers.
+const FOREIGN: &str = "Foreign trainers (computed estimates, corrected by what runs measured here)";
+
 /// Trains and fine-tunes models inside the memory a machine has
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, max_term_width = 110, disable_help_subcommand = true)]
@@ -90,6 +93,10 @@ Examples:
   plimsoll plan job.toml --ram 2GiB                     would it fit into 2 GiB?
   plimsoll plan --model t5-small --data pairs.jsonl --json
   plimsoll plan job.toml --micro-batch 4                hold one choice, let the plan make the others
+  plimsoll plan -- accelerate launch --num_processes 2 train.py --per_device_train_batch_size 8 ...
+  plimsoll plan --trainer hf-trainer --shape qwen/config.json --set batch=4 --set length=1024 --vram 12GiB
+  plimsoll plan --trainer deepspeed --shape config.json --set zero_stage=2 --set processes=4 --write configs
+  plimsoll plan --profile rtx3060-production            what a guide says, and what is true; `list` names all
 
 Exit code 3: it does not fit; what would make it fit is printed."
 )]
@@ -97,6 +104,33 @@ pub struct PlanArgs {
     /// The job.
     #[command(flatten)]
     pub job: JobFlags,
+    /// Plan a foreign trainer: piper, lightning, hf-trainer, accelerate, deepspeed, torchrun, generic, or a TOML file
+    #[arg(long, value_name = "NAME|FILE", help_heading = FOREIGN, conflicts_with = "job")]
+    pub trainer: Option<String>,
+    /// The model's shape: a config.json, a folder with one, or a description
+    #[arg(long, value_name = "FILE", help_heading = FOREIGN)]
+    pub shape: Option<PathBuf>,
+    /// Set a knob of the trainer: batch, accumulation, workers, length, zero_stage ...; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE", help_heading = FOREIGN)]
+    pub set: Vec<String>,
+    /// Memory of a card to plan for [default: what this machine's cards have free]
+    #[arg(long, value_name = "SIZE", help_heading = FOREIGN)]
+    pub vram: Option<Bytes>,
+    /// Changes of the result that are allowed to make it fit: batch, length[=N], precision[=NAME], optimizer[=NAME]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = FOREIGN)]
+    pub allow: Vec<String>,
+    /// Estimate the settings as they are; change none of them
+    #[arg(long, help_heading = FOREIGN)]
+    pub as_is: bool,
+    /// Write DeepSpeed JSON, accelerate YAML, arguments for Hugging Face and Lightning, and an env file into this folder
+    #[arg(long, value_name = "DIR", help_heading = FOREIGN)]
+    pub write: Option<PathBuf>,
+    /// Print a guide's preset with its corrections; `list` names all
+    #[arg(long, value_name = "NAME", help_heading = FOREIGN, conflicts_with_all = ["job", "trainer"])]
+    pub profile: Option<String>,
+    /// The command of a foreign trainer
+    #[arg(last = true, value_name = "COMMAND", help_heading = FOREIGN, conflicts_with = "job")]
+    pub command: Vec<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -156,6 +190,9 @@ pub struct RunArgs {
     /// Card memory to plan for [default: what the cards have]
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<Bytes>,
+    /// The model's shape, for the estimate: a config.json, a folder with one, or a description [default: the command's]
+    #[arg(long, value_name = "FILE")]
+    pub shape: Option<PathBuf>,
     /// Set a knob, by our name for it: batch, accumulation, workers, precision ...; may be given several times
     #[arg(long, value_name = "KNOB=VALUE")]
     pub set: Vec<String>,

@@ -7,6 +7,8 @@
 
 mod attempts;
 mod charge;
+mod fit;
+mod forecast;
 mod inquest;
 mod keeper;
 mod logs;
@@ -15,5 +17,6 @@ mod tree;
 
 pub use attempts::guard;
 pub use charge::{CHARGE, Charge};
+pub use fit::{Fitted, fit};
 pub use logs::list as log_files;
 pub use ready::{Ready, now_unix_ms};

@@ -8,20 +8,18 @@ use plimsoll_launch::checkpoints::Found;
 use plimsoll_launch::course::{self, Death, Then};
 use plimsoll_launch::ladder::Stand;
 use plimsoll_launch::{Command, Settings};
-use plimsoll_machine::{Bytes, Headroom, Root};
+use plimsoll_machine::{Bytes, Root};
 use plimsoll_recover::leaf::Leaf;
 use plimsoll_recover::{Events, RunLock, Terms, TreeOutcome, guard_tree, protect};
 use plimsoll_watch::{Event, Journal, Summary};
 
 use super::charge::Charge;
-use super::inquest;
 use super::keeper::{Climb, Watch, Wished, newest};
 use super::logs::{self, Logs};
 use super::ready::Ready;
+use super::{forecast, inquest};
 use crate::render::{self, Exit, Fail, OrFail};
 
-/// What is left to others of what the machine could give, where no `--ram` says otherwise: a twentieth.
-const MARGIN: u64 = 20;
 /// How long there must be room before a run that gave way steps up again.
 const CALM: Duration = Duration::from_secs(600);
 
@@ -179,10 +177,7 @@ impl Guard<'_> {
 
     /// The most that the trainer may take.
     fn limit(&self) -> Option<Bytes> {
-        self.charge.ram.or_else(|| {
-            let free = Headroom::find(&Root::system()).and_then(|headroom| headroom.read()).ok()?;
-            Some(Bytes(free.0 - free.0 / MARGIN))
-        })
+        forecast::room(self.charge.ram, None).0
     }
 
     fn say(&self, ready: &Ready, words: &[String], attempt: u64, limit: Option<Bytes>) {
@@ -272,7 +267,7 @@ impl Guard<'_> {
             world_fixed: ready.command.layers().any(|layer| layer.can.world_fixed),
             on_card: watch.peak_vram > Bytes::ZERO,
             evaluating: watch.listener.told().evaluating,
-            longest: longest(&ready.command, &self.charge.folder),
+            longest: forecast::longest_of(&ready.command, &self.charge.folder),
             allow: &self.charge.allow,
         };
         let then = course::course(&self.deaths, &stand);
@@ -348,15 +343,33 @@ impl Guard<'_> {
         let seconds = self.began.elapsed().as_secs_f64();
         let final_loss = told.loss.unwrap_or(f64::NAN);
         watch.note(&Event::Finished { steps, final_loss, seconds, peak_ram_bytes: self.peak });
+        let question = forecast::Question {
+            command: &ready.command,
+            settings: &ready.settings,
+            folder: &self.charge.folder,
+            shape: self.charge.shape.as_deref(),
+            resume: ready.from.is_some(),
+            on_card: Some(watch.peak_vram > Bytes::ZERO),
+        };
+        let estimate = forecast::forecast(question)?.ok();
+        if let Some(estimate) = &estimate {
+            forecast::remember(estimate, watch.peak, watch.peak_vram);
+        }
         let mut summary = Summary {
             steps,
             final_loss,
+            planned_ram_bytes: estimate.as_ref().map_or(Bytes::ZERO, |estimate| estimate.host.safe),
             peak_ram_bytes: self.peak,
             peak_vram_bytes: self.peak_vram,
             wall_seconds: seconds,
             ..Summary::default()
         };
         summary.more.insert("trainer".into(), ready.command.trainer.name.clone().into());
+        summary.more.insert("last_start_peak_ram_bytes".into(), watch.peak.0.into());
+        if let Some(estimate) = &estimate {
+            summary.more.insert("computed_ram_bytes".into(), estimate.raw.0.0.into());
+            summary.more.insert("expected_ram_bytes".into(), estimate.host.expected.0.into());
+        }
         summary.more.insert("starts".into(), (self.deaths.len() as u64).into());
         if let Some(batch) = ready.effective_batch() {
             summary.more.insert("effective_batch".into(), batch.into());
@@ -399,14 +412,6 @@ fn order(found: &Option<Found>) -> Option<u64> {
 fn calm() -> Duration {
     let said = std::env::var("PLIMSOLL_GROW_AFTER").ok().and_then(|text| text.parse().ok());
     said.map_or(CALM, Duration::from_secs)
-}
-
-/// The longest sample of a table that the trainer has no limit for.
-fn longest(command: &Command, folder: &Path) -> Option<u64> {
-    let rows = command.layers().find_map(|layer| layer.place(plimsoll_launch::Knob::Length)?.rows.clone())?;
-    let table = folder.join(command.value_of(&rows.table)?);
-    let sounds = command.value_of(&rows.folder).map(|sounds| folder.join(sounds));
-    plimsoll_launch::cut::longest(&table, sounds.as_deref(), rows.separator)
 }
 
 /// The words with those that make a launcher write a log for each rank, where the user has not said where.

@@ -39,6 +39,10 @@ pub struct Charge {
     pub allow: Allow,
     /// The most RAM that it may take.
     pub ram: Option<Bytes>,
+    /// Card memory to plan for.
+    pub vram: Option<Bytes>,
+    /// A description of the model.
+    pub shape: Option<PathBuf>,
     /// Whether the estimate may not change it before it starts.
     pub as_is: bool,
     /// Seconds without motion after which it counts as standing still.
@@ -81,8 +85,10 @@ impl Charge {
     /// The command, understood.
     pub fn command(&self) -> Result<Command, Fail> {
         let shelf = self.shelf()?;
-        let mut command =
-            Command::understand(self.words.clone(), &shelf, self.trainer.as_deref(), &self.folder).or_usage()?;
+        let mut command = match (&self.trainer, self.words.is_empty()) {
+            (Some(name), true) => Command::imagined(&shelf, name).or_usage()?,
+            (named, _) => Command::understand(self.words.clone(), &shelf, named.as_deref(), &self.folder).or_usage()?,
+        };
         for (knob, flag) in &self.flags {
             let place = Place { flags: vec![flag.clone()], ..Place::default() };
             command.trainer.knobs.insert(*knob, place);

@@ -28,6 +28,8 @@ use crate::render;
 
 /// Looks between two samples of fair shares and cards: 15 s.
 const SHARES: u64 = 60;
+/// Looks at which fair shares are read too: a start changes much.
+const EARLY: [u64; 4] = [8, 16, 28, 44];
 /// Looks between two samples in the journal: 30 s.
 const NOTED: u64 = 120;
 /// Looks between two looks at checkpoints: 5 s.
@@ -73,6 +75,10 @@ pub struct Watch {
     pub logs: Logs,
     pub tree: Tree,
     pub last: Option<Look>,
+    /// What the tree takes.
+    now: Bytes,
+    /// Of it, mapped files, when last looked at.
+    files: Bytes,
     /// The most that the tree took.
     pub peak: Bytes,
     /// The most that it took on all cards.
@@ -144,6 +150,8 @@ impl Watch {
             logs,
             tree: Tree::default(),
             last: None,
+            now: Bytes::ZERO,
+            files: Bytes::ZERO,
             peak: Bytes::ZERO,
             peak_vram: Bytes::ZERO,
             wished: None,
@@ -187,25 +195,27 @@ impl Watch {
         self.note(&Event::Warning { step: self.step(), message });
     }
 
-    /// What the tree takes that cannot be dropped: the cgroup's figure, or the sum of fair shares.
-    fn weigh(&mut self, shares: bool) {
+    /// What the tree takes: what its cgroup cannot drop, and its fair share of mapped files; without a cgroup, the sum of
+    /// fair shares.
+    fn weigh(&mut self) {
+        let shares = self.looks.is_multiple_of(SHARES) || EARLY.contains(&self.looks);
+        if shares {
+            let members = self.tree.members(&self.root, self.cards.as_ref());
+            let sum = |of: fn(&plimsoll_watch::Member) -> Bytes| members.iter().map(of).fold(Bytes::ZERO, |a, b| a + b);
+            let pss = sum(|member| member.pss_bytes.unwrap_or(member.rss_bytes));
+            self.peak_vram = self.peak_vram.max(sum(|member| member.vram_bytes.unwrap_or_default()));
+            match self.leaf {
+                Some(_) => self.files = self.tree.mapped_files(&self.root),
+                None => self.now = pss,
+            }
+            if self.looks.is_multiple_of(NOTED) || self.looks == SHARES {
+                self.note(&Event::Tree { ram_bytes: self.now, processes: members });
+            }
+        }
         if let Some(Ok(bytes)) = self.leaf.as_ref().map(Leaf::working_set) {
-            self.peak = self.peak.max(bytes);
+            self.now = bytes + self.files;
         }
-        if !shares {
-            return;
-        }
-        let members = self.tree.members(&self.root, self.cards.as_ref());
-        let sum = |of: fn(&plimsoll_watch::Member) -> Bytes| members.iter().map(of).fold(Bytes::ZERO, |a, b| a + b);
-        let pss = sum(|member| member.pss_bytes.unwrap_or(member.rss_bytes));
-        if self.leaf.is_none() {
-            self.peak = self.peak.max(pss);
-        }
-        self.peak_vram = self.peak_vram.max(sum(|member| member.vram_bytes.unwrap_or_default()));
-        let now = self.leaf.as_ref().and_then(|leaf| leaf.working_set().ok()).unwrap_or(pss);
-        if self.looks.is_multiple_of(NOTED) || self.looks == SHARES {
-            self.note(&Event::Tree { ram_bytes: now, processes: members });
-        }
+        self.peak = self.peak.max(self.now);
     }
 
     fn look_at_processes(&mut self) -> TreeWish {
@@ -240,7 +250,7 @@ impl Watch {
                 disk_free_bytes: Some(sample.disk_free),
                 ..Seen::default()
             };
-            let ram_bytes = self.leaf.as_ref().and_then(|leaf| leaf.working_set().ok()).unwrap_or(look.worker.rss);
+            let ram_bytes = self.now;
             self.note(&Event::Sample { at: Moment::Tick, step: self.step(), ram_bytes, seen });
         }
     }
@@ -421,7 +431,7 @@ impl Keeper for Watch {
     fn look(&mut self) -> TreeWish {
         self.looks += 1;
         self.logs.read(&mut self.listener);
-        self.weigh(self.looks.is_multiple_of(SHARES));
+        self.weigh();
         if self.wished.is_some() {
             return TreeWish::GoOn;
         }

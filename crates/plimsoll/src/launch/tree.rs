@@ -112,6 +112,12 @@ impl Tree {
         Pulse { at, ranks: ranks.collect(), lines, step }
     }
 
+    /// Their fair share of mapped files: the pages of libraries, which all of them use.
+    pub fn mapped_files(&self, root: &Root) -> Bytes {
+        let shares = self.roles.keys().filter_map(|pid| fair_share(root, *pid).ok());
+        shares.fold(Bytes::ZERO, |sum, share| sum + share.file)
+    }
+
     /// What each takes, its fair share included: a walk over page tables.
     pub fn members(&self, root: &Root, cards: Option<&Cards>) -> Vec<Member> {
         let on_cards = cards.map(Cards::look).unwrap_or_default();

@@ -8,6 +8,7 @@ pub mod generate;
 pub mod logs;
 pub mod mirror;
 pub mod plan;
+pub mod plan_foreign;
 pub mod probe;
 pub mod run;
 pub mod train;

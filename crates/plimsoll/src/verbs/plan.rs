@@ -8,9 +8,28 @@ use crate::args::PlanArgs;
 use crate::prepare::{Supervisor, prepare};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
+use crate::verbs::plan_foreign;
 
 /// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
+    if let Some(name) = &args.profile {
+        return plan_foreign::profile(name, args.json);
+    }
+    if args.trainer.is_some() || !args.command.is_empty() {
+        return plan_foreign::plan(args);
+    }
+    let only = [
+        ("--shape", args.shape.is_some()),
+        ("--vram", args.vram.is_some()),
+        ("--set", !args.set.is_empty()),
+        ("--allow", !args.allow.is_empty()),
+        ("--as-is", args.as_is),
+        ("--write", args.write.is_some()),
+    ];
+    if let Some((flag, _)) = only.into_iter().find(|(_, said)| *said) {
+        let fact = format!("`{flag}` is for foreign trainers; expected `--trainer NAME` or `-- COMMAND` with it");
+        return Err(Fail::usage(fact));
+    }
     let settings = Settings::resolve(&args.job)?;
     let (prepared, _) = prepare(&settings, Supervisor::Later, Path::new("."), None)?;
     prepared.remarks.iter().for_each(render::talk);

@@ -6,23 +6,27 @@ use std::time::Duration;
 
 use plimsoll_launch::ladder::Allow;
 use plimsoll_launch::{Knob, LaunchError, Settings, Value};
+use plimsoll_machine::Bytes;
 use plimsoll_recover::{Events, RunLock};
 use plimsoll_watch::{Event, Journal};
 
 use crate::args::RunArgs;
 use crate::job::run_folder;
-use crate::launch::{Charge, Ready, guard, now_unix_ms};
+use crate::launch::{Charge, Ready, fit, guard, now_unix_ms};
 use crate::render::{self, Exit, Fail, OrFail};
 
 /// How long a resume waits for a trainer that still ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What is read of a journal's end.
+const TAIL: Bytes = Bytes::mib(4);
+
 /// Starts a new run.
 pub fn run(args: &RunArgs) -> Result<(), Fail> {
     let charge = charge(args)?;
     let command = charge.command()?;
-    let over = charge.set.clone();
     // Everything that can be refused is, before anything is made.
+    let Planned { over, ram, vram } = planned(&charge, false)?;
     let trial = Ready::new(Path::new("."), &charge, &over, None)?;
     let events = Events::install()?;
     let fresh = run_folder::make(args.out.as_deref(), &command.trainer.name)?;
@@ -38,8 +42,8 @@ pub fn run(args: &RunArgs) -> Result<(), Fail> {
         effective_batch: trial.effective_batch().unwrap_or(0),
         threads: 0,
         simd: String::new(),
-        planned_ram_bytes: plimsoll_machine::Bytes::ZERO,
-        planned_vram_bytes: plimsoll_machine::Bytes::ZERO,
+        planned_ram_bytes: ram,
+        planned_vram_bytes: vram,
         facts: serde_json::json!({ "command": charge.words }),
     })?;
     drop((journal, trial, command));
@@ -55,32 +59,106 @@ pub fn resume(folder: &Path) -> Result<(), Fail> {
         return Ok(());
     }
     let lock = RunLock::take(folder, PATIENCE).or_usage()?;
-    let over = charge.set.clone();
+    let over = last_settings(folder, &charge);
     guard(folder, charge, over, true, &lock, Events::install()?)
 }
 
-fn charge(args: &RunArgs) -> Result<Charge, Fail> {
-    let (trainer, trainer_files) = match &args.trainer {
+/// The settings that a run had when it was last started, over the command's own.
+fn last_settings(folder: &Path, charge: &Charge) -> Settings {
+    let mut over = charge.set.clone();
+    let records = plimsoll_watch::last(&folder.join("journal.jsonl"), TAIL).unwrap_or_default();
+    let last = records.iter().rev().find_map(|record| match &record.event {
+        Event::Launched { settings, .. } => Some(settings),
+        _ => None,
+    });
+    for (name, value) in last.into_iter().flatten() {
+        if let (Ok(knob), Ok(value)) = (knob(name), serde_json::from_value::<Value>(value.clone())) {
+            over.insert(knob, value);
+        }
+    }
+    over
+}
+
+/// What was planned.
+struct Planned {
+    over: Settings,
+    ram: Bytes,
+    vram: Bytes,
+}
+
+/// Settings that fit, as far as can be said beforehand; refuses what cannot fit.
+fn planned(charge: &Charge, resume: bool) -> Result<Planned, Fail> {
+    let fitted = fit(charge, &charge.set, resume, !charge.as_is)?;
+    for step in &fitted.steps {
+        render::talk(format!("plimsoll: one step down before the start: {step}"));
+    }
+    let (mut ram, mut vram) = (Bytes::ZERO, Bytes::ZERO);
+    match &fitted.forecast {
+        Ok(forecast) => {
+            let host = &forecast.host;
+            ram = host.safe;
+            render::talk(format!(
+                "plimsoll: {} of RAM are expected, at most {} ({}); {} may be used",
+                host.expected,
+                host.safe,
+                host.source,
+                fitted.ram.unwrap_or_default()
+            ));
+            if let Some(card) = &forecast.card {
+                vram = card.safe;
+                let there = fitted.vram.map_or(String::new(), |there| format!("; {there} are there"));
+                render::talk(format!(
+                    "plimsoll: {} of VRAM are expected on each card, at most {} ({}){there}",
+                    card.expected, card.safe, card.source
+                ));
+            }
+        }
+        Err(why) => render::talk(format!("plimsoll: no estimate: {why}")),
+    }
+    match &fitted.short {
+        Some(short) if short.certain && !charge.as_is => {
+            let fact =
+                format!("it does not fit: {} are expected, {} are there; {}", short.needs, short.there, short.bottom);
+            Err(Fail::new(Exit::DoesNotFit, anyhow::anyhow!(fact))
+                .hint("`--as-is` starts it all the same; `plimsoll plan` shows the whole estimate"))
+        }
+        Some(short) => {
+            render::talk(format!(
+                "plimsoll: this may not fit: {} are expected, {} are there",
+                short.needs, short.there
+            ));
+            Ok(Planned { over: fitted.over, ram, vram })
+        }
+        None => Ok(Planned { over: fitted.over, ram, vram }),
+    }
+}
+
+/// The charge of a command, and of nothing else yet.
+pub fn charge_of(trainer: Option<&str>, words: &[String]) -> Result<Charge, Fail> {
+    let (trainer, trainer_files) = match trainer {
         Some(name) if name.ends_with(".toml") => named_by_file(Path::new(name))?,
-        other => (other.clone(), Vec::new()),
+        other => (other.map(str::to_string), Vec::new()),
     };
     let folder = std::env::current_dir().or_failed()?;
+    Ok(Charge { words: words.to_vec(), folder, trainer, trainer_files, ..Charge::default() })
+}
+
+fn charge(args: &RunArgs) -> Result<Charge, Fail> {
     Ok(Charge {
-        words: args.command.clone(),
-        folder,
-        trainer,
-        trainer_files,
         flags: pairs(&args.knob)?.into_iter().collect::<BTreeMap<_, _>>(),
         resume_flag: args.resume_flag.clone(),
         checkpoints: args.checkpoints.clone(),
         set: settings(&args.set)?,
         allow: allow(&args.allow)?,
         ram: args.ram,
+        vram: args.vram,
+        shape: args.shape.as_deref().map(|path| fs_err::canonicalize(path).or_usage()).transpose()?,
         as_is: args.as_is,
         stall_after: args.stall_after,
         stop_within: args.stop_within,
         quiet: args.quiet,
         began_unix_ms: now_unix_ms(),
+        ..charge_of(args.trainer.as_deref(), &args.command)?
     })
 }
 
