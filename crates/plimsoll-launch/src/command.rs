@@ -31,6 +31,8 @@ pub struct Command {
     pub trainer: Trainer,
     /// The text of its script, where that could be read.
     pub source: String,
+    /// Whether there is no command yet, only a trainer's name: every knob that the trainer has can be set.
+    pub imagined: bool,
 }
 
 /// What a command is set to, and where each setting was found.
@@ -56,7 +58,7 @@ impl Command {
         let script = recognise::script(&words);
         let source = script.map(|at| script_text(&words, at, folder)).unwrap_or_default();
         let (launcher, trainer) = recognise(&words, script, &source, shelf, named)?;
-        let command = Command { words, script, launcher, trainer, source };
+        let command = Command { words, script, launcher, trainer, source, imagined: false };
         command.refuse_doubles()?;
         Ok(command)
     }
@@ -64,13 +66,12 @@ impl Command {
     /// A command of a trainer of which nothing is known but its name: only for planning.
     pub fn imagined(shelf: &crate::Shelf, name: &str) -> Result<Command, LaunchError> {
         let named = shelf.get(name)?;
-        let (launcher, mut trainer) = match named.launcher {
+        let (launcher, trainer) = match named.launcher {
             true => (Some(named), shelf.get("generic")?),
             false => (None, named),
         };
-        // Whatever flags it will have, they are taken to be there.
-        trainer.guesses = false;
-        Ok(Command { words: vec![name.to_string()], script: None, launcher, trainer, source: String::new() })
+        let words = vec![name.to_string()];
+        Ok(Command { words, script: None, launcher, trainer, source: String::new(), imagined: true })
     }
 
     /// The trainers, the one that is nearest to the training first.

@@ -129,10 +129,14 @@ fn same(set: impl IntoIterator<Item = (Knob, Value)>, says: String) -> Option<Ru
     Some(Rung { set: set.into_iter().collect(), same_result: true, says })
 }
 
+fn samples(number: u64) -> String {
+    format!("{number} sample{}", if number == 1 { "" } else { "s" })
+}
+
 fn evaluation(stand: &Stand<'_>) -> Option<Rung> {
     let batch = count(stand, Knob::EvalBatch).filter(|batch| *batch > 1 && can(stand, Knob::EvalBatch))?;
     let half = batch / 2;
-    stand.evaluating.then(|| same([(Knob::EvalBatch, half.into())], format!("evaluate {half} samples at a time")))?
+    stand.evaluating.then(|| same([(Knob::EvalBatch, half.into())], format!("evaluate {} at a time", samples(half))))?
 }
 
 fn fewer_loaders(stand: &Stand<'_>) -> Option<Rung> {
@@ -167,7 +171,7 @@ fn exchange(stand: &Stand<'_>) -> Option<Rung> {
     let smaller = (1..=batch / 2).rev().find(|smaller| product.is_multiple_of(*smaller))?;
     let more = product / smaller;
     let says =
-        format!("{smaller} samples at a time, {more} times an update: the effective batch stays {product} a rank");
+        format!("{} at a time, {more} times an update: the effective batch stays {product} a rank", samples(smaller));
     same([(Knob::Batch, smaller.into()), (Knob::Accumulation, more.into())], says)
 }
 

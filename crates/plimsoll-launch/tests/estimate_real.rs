@@ -243,7 +243,7 @@ fn transformers_by_shape_batch_and_attention() {
 
 /// A plain PyTorch CNN-LSTM of version 1, AdamW, four updates; `import torch` was measured before: 528 MiB.
 fn series(channels: [u64; 3], lstm: u64, steps: u64, features: u64, batch: u64, measured: u64) -> Point {
-    let model = CnnLstm { version: Version::V1, channels, lstm, steps, features };
+    let model = CnnLstm { version: Version::V1, channels, lstm, steps, features, pool: 2 };
     let mut terms = Terms::new(cnn_lstm::shape(model), Device::Cpu, Software::Torch);
     terms.batch = batch;
     let name = format!("cnn-lstm {channels:?}/{lstm} {steps}x{features} batch {batch}");

@@ -81,7 +81,7 @@ fn lora_adds_rank_times_inputs_and_outputs() {
 #[test]
 fn the_trading_models_have_their_known_parameters() {
     let of = |version, channels, lstm| {
-        cnn_lstm::shape(CnnLstm { version, channels, lstm, steps: 60, features: 112 }).params()
+        cnn_lstm::shape(CnnLstm { version, channels, lstm, steps: 60, features: 112, pool: 2 }).params()
     };
     assert_eq!(of(Version::V1, [64, 128, 256], 256), 3_099_142);
     assert_eq!(of(Version::V1, [32, 64, 128], 128), 827_142);
@@ -92,7 +92,7 @@ fn the_trading_models_have_their_known_parameters() {
 #[test]
 fn an_attention_matrix_is_what_the_failed_allocations_were() {
     let gib = |batch, features, element| {
-        let model = CnnLstm { version: Version::V2, channels: [32, 64, 128], lstm: 128, steps: 60, features };
+        let model = CnnLstm { version: Version::V2, channels: [32, 64, 128], lstm: 128, steps: 60, features, pool: 2 };
         let bytes = attention_matrix(batch, model.heads(), model.positions(), element);
         (model.positions(), (bytes.0 as f64 / (1u64 << 30) as f64 * 1e4).round() / 1e4)
     };

@@ -94,6 +94,9 @@ impl Command {
         let refused = |layer: &&Trainer| layer.knobs.get(&knob).is_some_and(|place| place.refused.is_some());
         self.layers().take_while(|layer| !refused(layer)).find_map(|layer| {
             let place = layer.place(knob)?;
+            if self.imagined {
+                return Some((layer, place));
+            }
             let flag = self.flag_of(layer, place).is_some();
             let file = place
                 .config
@@ -165,7 +168,9 @@ impl Command {
                 let why = self.layers().map(|layer| layer.refusal(*knob)).next().unwrap_or_default();
                 return Err(LaunchError::CannotSet { trainer: self.trainer.name.clone(), knob: *knob, why });
             };
-            draft.put(*knob, value, layer, place, folder, copies, &mut edited)?;
+            if !self.imagined {
+                draft.put(*knob, value, layer, place, folder, copies, &mut edited)?;
+            }
         }
         edited.words = draft.words;
         Ok(edited)

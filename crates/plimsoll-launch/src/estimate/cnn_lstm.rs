@@ -36,6 +36,8 @@ pub struct CnnLstm {
     pub steps: u64,
     /// Features of a step.
     pub features: u64,
+    /// By how much each of the three poolings shortens; 2 in HybridCNNLSTM.
+    pub pool: u64,
 }
 
 /// Its tensors.
@@ -97,7 +99,7 @@ pub fn shape(model: CnnLstm) -> Shape {
 impl CnnLstm {
     /// Positions that attention and LSTM see.
     pub fn positions(&self) -> u64 {
-        self.steps * self.features / 8
+        self.steps * self.features / self.pool.max(1).pow(3)
     }
 
     /// Heads of its attention: one score a position in version 1.
@@ -116,7 +118,7 @@ impl CnnLstm {
         let mut bytes = 0;
         for channels in self.channels {
             bytes += length * (20 * channels + 4 * into);
-            length /= 2;
+            length /= self.pool.max(1);
             into = channels;
         }
         let lstm = self.positions() * (4 * into + (128 + 200) * self.lstm);

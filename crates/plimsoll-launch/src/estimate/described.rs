@@ -19,6 +19,12 @@ struct Series {
     lstm: u64,
     steps: u64,
     features: u64,
+    #[serde(default = "two")]
+    pool: u64,
+}
+
+fn two() -> u64 {
+    2
 }
 
 #[derive(Deserialize)]
@@ -51,15 +57,15 @@ pub fn described(value: &Value) -> Result<Shape, EstimateError> {
         found,
     };
     if let Some(series) = value.get("cnn_lstm") {
-        let form = "`version`, `channels` (three), `lstm`, `steps` and `features`";
+        let form = "`version`, `channels` (three), `lstm`, `steps`, `features` and perhaps `pool`";
         let series = Series::deserialize(series).map_err(|error| wrong("cnn_lstm", form, error.to_string()))?;
         let version = match series.version {
             1 => Version::V1,
             2 => Version::V2,
             other => return Err(wrong("cnn_lstm.version", "1 or 2", other.to_string())),
         };
-        let Series { channels, lstm, steps, features, .. } = series;
-        return Ok(cnn_lstm::shape(CnnLstm { version, channels, lstm, steps, features }));
+        let Series { channels, lstm, steps, features, pool, .. } = series;
+        return Ok(cnn_lstm::shape(CnnLstm { version, channels, lstm, steps, features, pool }));
     }
     let form = "a Hugging Face config (`model_type`), `cnn_lstm`, or `layers`, `hidden`, `heads`, `ffn` and `vocab`";
     let numbers = Numbers::deserialize(value).map_err(|error| wrong("shape", form, error.to_string()))?;
