@@ -74,11 +74,12 @@ impl Runtime {
             private: Figure::default_of(Bytes::mib(private)),
             shared: Figure::default_of(Bytes::mib(shared)),
             first_step: Figure::default_of(Bytes::mib(first)),
-            // 154 to 1,278 MB was seen with torch 1.0; lazy loading has made it smaller since. Not measured by us.
-            cuda_host: Figure::default_of(Bytes::mib(900)),
-            // 300 to 400 MB with lazy module loading.
-            context: Figure::default_of(Bytes::mib(400)),
-            workspaces: Figure::default_of(Bytes::mib(96)),
+            // Measured with torch 2.11 and CUDA 13 on an H200 (`bench/card`, 2026-11-15): resident 491 MiB after the import,
+            // 613 with a context, 865 after products in fp32 and bf16.
+            cuda_host: Figure::default_of(Bytes::mib(374)),
+            // There too: 619 MiB with a context, 721 after the products. Smaller cards have smaller contexts (300 to 500 MB).
+            context: Figure::default_of(Bytes::mib(619)),
+            workspaces: Figure::default_of(Bytes::mib(102)),
             names_logits: !matches!(software, Software::HfTrainer | Software::HfDeepSpeed),
             saving: if lightning { Saving::Buffered } else { Saving::Streamed },
         }

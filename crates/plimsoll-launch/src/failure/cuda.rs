@@ -176,6 +176,11 @@ impl CudaReport {
         held.0 as f64 > total.0 as f64 * NEIGHBOUR && held.saturating_add(self.free.unwrap_or_default()) >= asked
     }
 
+    /// Whether others held more of the card than this process.
+    pub fn is_mostly_anothers(&self, ours: &[u32]) -> bool {
+        self.this_process.or(self.reserved).is_some_and(|own| self.held_by_others(ours) > own)
+    }
+
     /// Whether PyTorch itself held enough unused memory for the request.
     pub fn had_it_in_pieces(&self) -> bool {
         matches!((self.unallocated, self.requested), (Some(unused), Some(asked)) if unused >= asked && asked.0 > 0)
@@ -190,9 +195,15 @@ impl CudaReport {
         pieces || self.had_more_free()
     }
 
-    /// Whether more was free than was asked for: a limit of this process, another accounting (Windows), or pieces.
+    /// Whether more was free than was asked for: another accounting (Windows), or pieces. Where the process was given a
+    /// share of the card, only what is left of that share is free to it.
     pub fn had_more_free(&self) -> bool {
-        matches!((self.free, self.requested), (Some(free), Some(asked)) if free > asked)
+        let share = self.allowed.zip(self.reserved).map(|(allowed, held)| allowed.saturating_sub(held));
+        let free = match (self.free, share) {
+            (Some(free), Some(share)) => Some(free.min(share)),
+            (free, share) => free.or(share),
+        };
+        matches!((free, self.requested), (Some(free), Some(asked)) if free > asked)
     }
 }
 

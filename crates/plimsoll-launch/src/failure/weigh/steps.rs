@@ -136,7 +136,8 @@ fn of_card(case: &Case<'_>, report: &CudaReport, because: &mut Vec<Ground>) -> (
     let evidence = &case.scene.evidence;
     let ours: Vec<u32> = evidence.processes.iter().flat_map(|process| process.nspid.iter().copied()).collect();
     let mut note = |text: String| because.push(case.says(Source::Stderr, text));
-    if report.is_for_a_neighbour(&ours) && !report.had_it_in_pieces() {
+    let pieces = report.had_it_in_pieces() && !report.is_mostly_anothers(&ours);
+    if report.is_for_a_neighbour(&ours) && !pieces {
         note(format!("other processes held {} on that card", report.held_by_others(&ours)));
         // The driver's numbers are the machine's; from inside a container a rank of ours looks like a stranger.
         let sure = if evidence.first_pid_namespace { Confidence::Proven } else { Confidence::Likely };
@@ -144,7 +145,7 @@ fn of_card(case: &Case<'_>, report: &CudaReport, because: &mut Vec<Ground>) -> (
     }
     if report.is_fragmented() {
         if let (Some(free), Some(asked)) = (report.free, report.requested)
-            && free > asked
+            && report.had_more_free()
         {
             note(format!("{free} were free and {asked} were asked for"));
         }
