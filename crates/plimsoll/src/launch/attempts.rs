@@ -138,6 +138,7 @@ impl Guard<'_> {
         process.stdout(out.into_parts().0).stderr(err.into_parts().0);
         let climb = self.before.as_ref().map(|(_, room)| Climb { room: *room, calm: calm() });
         let mut watch = Watch::new(self.run, &self.charge, ready, leaf, logs, climb);
+        watch.limit = limit.filter(|_| watch.leaf.is_some());
         self.note_start(&mut watch, ready, &words, attempt, limit);
         let within = self
             .charge
@@ -271,7 +272,7 @@ impl Guard<'_> {
             allow: &self.charge.allow,
         };
         let then = course::course(&self.deaths, &stand);
-        if then != Then::Done {
+        if !matches!(then, Then::Done | Then::Stopped) {
             inquest::announce(watch, &failure, saved_step);
         }
         let go_on = format!("go on: plimsoll resume {}", self.run.display());
@@ -305,7 +306,10 @@ impl Guard<'_> {
                 let kind = if rung.same_result { "same result" } else { "other result, allowed" };
                 watch.note(&decided("step_down", &format!("{} ({kind})", rung.says)));
                 render::talk(format!("plimsoll: one step down: {} ({kind})", rung.says));
-                if neighbour && self.before.is_none() {
+                // Killed below its own limit: others had taken what was missing.
+                let below = watch.limit.is_some_and(|limit| watch.peak.0 < limit.0 / 10 * 9);
+                let squeezed = below && failure.kind.is_of_the_host();
+                if (neighbour || squeezed) && self.before.is_none() {
                     self.before = Some((self.over.clone(), watch.peak + Bytes(watch.peak.0 / 8)));
                 }
                 self.over.extend(rung.set);

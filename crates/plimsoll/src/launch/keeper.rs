@@ -83,6 +83,8 @@ pub struct Watch {
     pub peak: Bytes,
     /// The most that it took on all cards.
     pub peak_vram: Bytes,
+    /// The limit of its cgroup.
+    pub limit: Option<Bytes>,
     pub wished: Option<Wished>,
     pub gone: Vec<RankProcess>,
     pub stopped: Vec<RankProcess>,
@@ -154,6 +156,7 @@ impl Watch {
             files: Bytes::ZERO,
             peak: Bytes::ZERO,
             peak_vram: Bytes::ZERO,
+            limit: None,
             wished: None,
             gone: Vec::new(),
             stopped: Vec::new(),
