@@ -30,13 +30,11 @@ pub struct Found {
 
 /// All checkpoints of a command that runs in `folder`, the oldest first.
 pub fn find(command: &Command, folder: &Path) -> Vec<Found> {
-    let Some(root) = command.checkpoint_root() else { return Vec::new() };
-    let root = folder.join(root);
     let mut found: Vec<Found> = Vec::new();
     for layer in command.layers() {
         let Some(form) = layer.checkpoints.form else { continue };
-        for pattern in &layer.checkpoints.paths {
-            for path in paths(&root, pattern) {
+        for root in command.checkpoint_roots(layer) {
+            for path in layer.checkpoints.paths.iter().flat_map(|pattern| paths(&folder.join(&root), pattern)) {
                 if found.iter().all(|known| known.path != path)
                     && let Some(one) = forms::look(form, &path)
                 {

@@ -98,12 +98,11 @@ impl Command {
         flags.iter().find_map(|flag| self.value_of(flag))
     }
 
-    /// The folder of checkpoints, relative to where the command runs.
-    pub fn checkpoint_root(&self) -> Option<PathBuf> {
-        self.layers().find_map(|layer| {
-            let said = self.first_of(&layer.checkpoints.root);
-            said.or_else(|| layer.checkpoints.default_root.clone()).map(PathBuf::from)
-        })
+    /// The folders below which a layer's checkpoints may be, relative to where the command runs.
+    pub fn checkpoint_roots(&self, layer: &Trainer) -> Vec<PathBuf> {
+        let ways = &layer.checkpoints;
+        let said: Vec<PathBuf> = ways.root.iter().filter_map(|flag| self.value_of(flag)).map(PathBuf::from).collect();
+        if said.is_empty() { ways.default_root.iter().map(PathBuf::from).collect() } else { said }
     }
 
     /// Whether the script or the words know a flag.
