@@ -20,6 +20,8 @@ use crate::trainer::Form;
 pub struct Found {
     /// Where.
     pub path: PathBuf,
+    /// Its form.
+    pub form: Form,
     /// Its step, as its name or its files tell.
     pub step: Option<u64>,
     /// When it was last written to.

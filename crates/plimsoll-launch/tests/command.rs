@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use plimsoll_launch::trainer::Form;
 use plimsoll_launch::{Command, Knob, LaunchError, Settings, Shelf, Value};
 
 fn words(text: &str) -> Vec<String> {
@@ -149,22 +150,22 @@ fn a_checkpoint_is_passed_on_in_the_trainers_own_way() {
     let folder = tempfile::tempdir().unwrap();
     fs_err::write(folder.path().join("t.py"), "'--resume'").unwrap();
     let cases = [
-        ("python -m piper.train fit", "--ckpt_path /c/last.ckpt"),
-        ("torchrun t.py --num_train_epochs 1", "--resume_from_checkpoint /c/last.ckpt"),
-        ("python t.py", "--resume /c/last.ckpt"),
-        ("deepspeed --num_gpus 2 t.py --deepspeed_config d.json", "--resume /c/last.ckpt"),
+        ("python -m piper.train fit", Form::TorchFile, "--ckpt_path /c/last.ckpt"),
+        ("torchrun t.py --num_train_epochs 1", Form::HfTrainer, "--resume_from_checkpoint /c/last.ckpt"),
+        ("python t.py", Form::TorchFile, "--resume /c/last.ckpt"),
+        ("deepspeed --num_gpus 2 t.py --deepspeed_config d.json", Form::DeepSpeed, "--resume /c"),
     ];
-    for (text, expected) in cases {
+    for (text, form, expected) in cases {
         let command = understand_in(text, folder.path()).unwrap();
         let plain = command.with(&Settings::new(), folder.path(), Path::new("/run")).unwrap();
-        let edited = command.going_on(&plain, Path::new("/c/last.ckpt")).unwrap();
+        let edited = command.going_on(&plain, Path::new("/c/last.ckpt"), form).unwrap();
         assert!(edited.words.join(" ").ends_with(expected), "{text}: {:?}", edited.words);
-        let twice = command.going_on(&edited, Path::new("/d/x.ckpt")).unwrap();
+        let twice = command.going_on(&edited, Path::new("/d/x.ckpt"), form).unwrap();
         assert_eq!(twice.words.len(), edited.words.len(), "{text}: {:?}", twice.words);
     }
     let blind = understand("./train --epochs 3");
     let plain = blind.with(&Settings::new(), folder.path(), Path::new("/run")).unwrap();
-    assert!(blind.going_on(&plain, Path::new("/c")).is_none());
+    assert!(blind.going_on(&plain, Path::new("/c"), Form::TorchFile).is_none());
 }
 
 #[test]

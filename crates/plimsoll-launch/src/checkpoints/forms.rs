@@ -19,7 +19,7 @@ pub(super) fn look(form: Form, path: &Path) -> Option<Found> {
         Form::Accelerate if path.is_dir() => (number_in(path), accelerate(path)),
         _ => return None,
     };
-    Some(Found { path: path.to_path_buf(), step, written: newest(path), torn })
+    Some(Found { path: path.to_path_buf(), form, step, written: newest(path), torn })
 }
 
 /// `checkpoint-N`: the state of the trainer, weights or adapter, optimizer and schedule. With DeepSpeed the optimizer is

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::{Command, Reading, config, flags};
-use crate::trainer::{Place, ResumeWith, Rows};
+use crate::trainer::{Form, Place, ResumeWith, Rows};
 use crate::{Knob, LaunchError, Settings, Trainer, Value};
 
 /// A setting that was changed, and why.
@@ -293,17 +293,20 @@ impl Command {
         }
     }
 
-    /// The words that make a command go on from `checkpoint`; `None` where the trainer has no way that we know.
-    pub fn going_on(&self, edited: &Edited, checkpoint: &Path) -> Option<Edited> {
-        let layer = self.layers().find(|layer| {
+    /// The words that make a command go on from the checkpoint at `path`, in the way of the layer whose form it has;
+    /// `None` where no way is known.
+    pub fn going_on(&self, edited: &Edited, path: &Path, form: Form) -> Option<Edited> {
+        let has_way = |layer: &&Trainer| {
             let ways = &layer.checkpoints;
             let known = ways.resume.as_ref().is_some_and(|flag| !layer.guesses || self.knows(flag));
             known || ways.resume_env.is_some()
-        })?;
+        };
+        let same_form = |layer: &&Trainer| layer.checkpoints.form == Some(form);
+        let layer = self.layers().filter(same_form).find(has_way).or_else(|| self.layers().find(has_way))?;
         let ways = &layer.checkpoints;
         let path = match ways.resume_with {
-            ResumeWith::Checkpoint => checkpoint,
-            ResumeWith::Folder => checkpoint.parent()?,
+            ResumeWith::Checkpoint => path,
+            ResumeWith::Folder => path.parent()?,
         };
         let text = path.display().to_string();
         let mut edited = edited.clone();

@@ -36,7 +36,9 @@ impl Ready {
         let reading = command.read(&charge.folder, |name| std::env::var(name).ok()).or_usage()?;
         let mut settings = reading.settings.clone();
         let changed: Settings = over.iter().filter(|(knob, to)| settings.get(knob) != Some(to)).map(pair).collect();
-        let mut edited = command.with(&changed, &charge.folder, &run.join("config")).or_usage()?;
+        // The command may run elsewhere than we do.
+        let copies = fs_err::canonicalize(run).unwrap_or_else(|_| run.to_path_buf()).join("config");
+        let mut edited = command.with(&changed, &charge.folder, &copies).or_usage()?;
         let changes = changed.iter().map(|(knob, to)| told(*knob, settings.get(knob), to)).collect();
         settings.extend(changed);
         let (mut from, mut remark) = (None, None);
@@ -44,7 +46,7 @@ impl Ready {
             let found = own_checkpoints(&command, charge);
             let usable: Vec<Found> = found.into_iter().filter(|one| !passed_over.contains(&one.path)).collect();
             match checkpoints::latest_whole(&usable) {
-                Some(newest) => match command.going_on(&edited, &absolute(&charge.folder, &newest.path)) {
+                Some(newest) => match command.going_on(&edited, &absolute(&charge.folder, &newest.path), newest.form) {
                     Some(words) => (edited, from) = (words, Some(newest.clone())),
                     None => {
                         remark = Some(format!(
