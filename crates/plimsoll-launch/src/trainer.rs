@@ -251,13 +251,4 @@ impl Trainer {
     pub fn place(&self, knob: Knob) -> Option<&Place> {
         self.knobs.get(&knob).filter(|place| place.refused.is_none())
     }
-
-    /// Why a knob cannot be set.
-    pub fn refusal(&self, knob: Knob) -> String {
-        match self.knobs.get(&knob) {
-            Some(Place { refused: Some(why), .. }) => why.clone(),
-            Some(_) => "it can".to_string(),
-            None => "it has no such knob that we know of".to_string(),
-        }
-    }
 }

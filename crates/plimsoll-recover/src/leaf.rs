@@ -171,6 +171,13 @@ impl Leaf {
         Ok(usage.current.saturating_sub(usage.reclaimable))
     }
 
+    /// What its processes take of their own: heap, shared memory and what the kernel keeps for them, without any file's
+    /// pages. A checkpoint that is being written fills the page cache, which is no need of the program's.
+    pub fn without_files(&self) -> Result<Bytes, RecoverError> {
+        let usage = self.place.usage(&self.root)?;
+        Ok(usage.current.saturating_sub(usage.files))
+    }
+
     /// The file that lists its processes.
     pub fn procs_file(&self) -> PathBuf {
         self.dir().join("cgroup.procs")

@@ -110,6 +110,9 @@ pub struct PlanArgs {
     /// The model's shape: a config.json, a folder with one, or a description
     #[arg(long, value_name = "FILE", help_heading = FOREIGN)]
     pub shape: Option<PathBuf>,
+    /// Length of its samples, for the estimate: tokens, or seconds of sound [default: the command's]
+    #[arg(long, value_name = "N", help_heading = FOREIGN)]
+    pub length: Option<u64>,
     /// Set a knob of the trainer: batch, accumulation, workers, length, zero_stage ...; may be given several times
     #[arg(long, value_name = "KNOB=VALUE", help_heading = FOREIGN)]
     pub set: Vec<String>,
@@ -193,6 +196,9 @@ pub struct RunArgs {
     /// The model's shape, for the estimate: a config.json, a folder with one, or a description [default: the command's]
     #[arg(long, value_name = "FILE")]
     pub shape: Option<PathBuf>,
+    /// Length of its samples, for the estimate: tokens, or seconds of sound [default: the command's]
+    #[arg(long, value_name = "N")]
+    pub length: Option<u64>,
     /// Set a knob, by our name for it: batch, accumulation, workers, precision ...; may be given several times
     #[arg(long, value_name = "KNOB=VALUE")]
     pub set: Vec<String>,

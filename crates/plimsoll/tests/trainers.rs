@@ -127,10 +127,11 @@ fn estimates_of_the_real_runs_are_near_and_never_too_small() {
     );
     let cases: [(&str, &str, String); 4] = [
         ("", "", format!("{PIPER} --data.batch_size 2 --data.num_workers 0 --trainer.max_steps 6")),
-        ("--set length=512", r#"{"model_type":"qwen2","hidden_size":128,"num_hidden_layers":4,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":384,"vocab_size":8192,"tie_word_embeddings":true}"#, hf),
+        ("--length 512", r#"{"model_type":"qwen2","hidden_size":128,"num_hidden_layers":4,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":384,"vocab_size":8192,"tie_word_embeddings":true}"#, hf),
         ("", r#"{"cnn_lstm":{"version":1,"channels":[64,64,64],"lstm":64,"steps":60,"features":112,"pool":4}}"#,
-         "python {cnn_lstm.py} --out out --batch-size 64 --accum 1 --num-workers 0 --steps 6 --save-every 100".to_string()),
-        ("--set length=512", r#"{"layers":4,"hidden":256,"heads":4,"ffn":1024,"vocab":8192}"#,
+         "python {cnn_lstm.py} --out out --batch-size 64 --accum 1 --num-workers 0 --steps 6 --save-every 100 \
+          --norm batch --dropout 0.3".to_string()),
+        ("--length 512", r#"{"layers":4,"hidden":256,"heads":4,"ffn":1024,"vocab":8192}"#,
          "deepspeed --num_accelerators 2 --master_port PORT {ds_zero.py} --deepspeed_config {ds_zero2.json} --out out --steps 4 --save-every 100".to_string()),
     ];
     let mut errors = Vec::new();

@@ -88,6 +88,15 @@ impl Command {
         self.home(knob, folder).is_some()
     }
 
+    /// Why a knob cannot be set.
+    fn refusal(&self, knob: Knob) -> String {
+        let refused = self.layers().find_map(|layer| layer.knobs.get(&knob)?.refused.clone());
+        refused.unwrap_or_else(|| match self.layers().any(|layer| layer.place(knob).is_some()) {
+            true => "neither the command nor its script has a flag or file for it that we know".to_string(),
+            false => "it has no such knob that we know of".to_string(),
+        })
+    }
+
     /// The layer and place that a knob is set at.
     fn home(&self, knob: Knob, folder: &Path) -> Option<(&Trainer, &Place)> {
         // A layer that refuses a knob refuses it for those below.
@@ -165,7 +174,7 @@ impl Command {
         let mut edited = Edited::default();
         for (knob, value) in settings {
             let Some((layer, place)) = self.home(*knob, folder) else {
-                let why = self.layers().map(|layer| layer.refusal(*knob)).next().unwrap_or_default();
+                let why = self.refusal(*knob);
                 return Err(LaunchError::CannotSet { trainer: self.trainer.name.clone(), knob: *knob, why });
             };
             if !self.imagined {

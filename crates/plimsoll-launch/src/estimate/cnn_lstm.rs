@@ -109,15 +109,15 @@ impl CnnLstm {
 
     /// What a sample keeps for its backward pass, the attention matrix aside.
     ///
-    /// Measured by `saved_tensors_hooks`: 20 bytes a channel and position of a convolution block (its output, the norm's
-    /// and the mask's, the pooled indices) and its input; an LSTM layer 128 bytes a unit and position on a CPU, the second
+    /// Measured by `saved_tensors_hooks`: 16 bytes a channel and position of a convolution block (its output, the norm's
+    /// and the mask's), 8 a pooled position for its index, and its input; an LSTM layer 128 bytes a unit and position on a CPU, the second
     /// 200. A card's fused LSTM keeps about half.
     pub fn kept(&self, device: Device) -> Bytes {
         let mut length = self.steps * self.features;
         let mut into = 1;
         let mut bytes = 0;
         for channels in self.channels {
-            bytes += length * (20 * channels + 4 * into);
+            bytes += length * (16 * channels + 4 * into) + length / self.pool.max(1) * 8 * channels;
             length /= self.pool.max(1);
             into = channels;
         }

@@ -26,7 +26,9 @@ pub(crate) fn read_usage(root: &Root, version: CgroupVersion, dir: &Path) -> Res
         CgroupVersion::V1 => "memory.usage_in_bytes",
         CgroupVersion::V2 => "memory.current",
     };
-    Ok(Usage { current: number_in(root, dir, file)?, reclaimable: reclaimable(&stat_in(root, dir, version)?) })
+    let stat = stat_in(root, dir, version)?;
+    let files = stat.cache.saturating_sub(stat.shmem);
+    Ok(Usage { current: number_in(root, dir, file)?, reclaimable: reclaimable(&stat), files })
 }
 
 fn read_v2_level(root: &Root, dir: &Path) -> Result<Option<Level>, MachineError> {

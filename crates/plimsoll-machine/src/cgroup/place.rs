@@ -24,6 +24,8 @@ pub struct Usage {
     pub current: Bytes,
     /// Of it, what the kernel can drop at once.
     pub reclaimable: Bytes,
+    /// Of it, pages of files, those not written back yet included; no shared memory.
+    pub files: Bytes,
 }
 
 impl Place {

@@ -352,6 +352,7 @@ impl Guard<'_> {
             settings: &ready.settings,
             folder: &self.charge.folder,
             shape: self.charge.shape.as_deref(),
+            length: self.charge.length,
             resume: ready.from.is_some(),
             on_card: Some(watch.peak_vram > Bytes::ZERO),
         };

@@ -43,6 +43,8 @@ pub struct Charge {
     pub vram: Option<Bytes>,
     /// A description of the model.
     pub shape: Option<PathBuf>,
+    /// The length of its samples, where the user says it.
+    pub length: Option<u64>,
     /// Whether the estimate may not change it before it starts.
     pub as_is: bool,
     /// Seconds without motion after which it counts as standing still.

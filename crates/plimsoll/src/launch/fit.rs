@@ -59,6 +59,7 @@ pub fn fit(charge: &Charge, over: &Settings, resume: bool, may_step: bool) -> Re
             settings: &ready.settings,
             folder: &charge.folder,
             shape: charge.shape.as_deref(),
+            length: charge.length,
             resume,
             on_card: charge.vram.is_some().then_some(true),
         })?;

@@ -43,6 +43,8 @@ pub struct Question<'a> {
     pub folder: &'a Path,
     /// A description of the model, where the user gives one.
     pub shape: Option<&'a Path>,
+    /// The length of its samples, where the user says it.
+    pub length: Option<u64>,
     /// Whether it goes on from a checkpoint.
     pub resume: bool,
     /// Whether it computes on a card, where that is said.
@@ -51,7 +53,7 @@ pub struct Question<'a> {
 
 /// The estimate; `None` where too little is known of the model, with what is missing.
 pub fn forecast(question: Question<'_>) -> Result<Result<Forecast, String>, Fail> {
-    let Question { command, settings, folder, shape, resume, on_card } = question;
+    let Question { command, settings, folder, shape, length, resume, on_card } = question;
     let (shape, model) = match shape_of(command, folder, shape)? {
         Some(found) => found,
         None => return Ok(Err("the model's shape is not known; describe it with `--shape FILE`".to_string())),
@@ -78,11 +80,11 @@ pub fn forecast(question: Question<'_>) -> Result<Result<Forecast, String>, Fail
     }
     let mut settings_known = settings.clone();
     if !settings.contains_key(&Knob::Length) {
-        match longest_of(command, folder) {
+        match length.or_else(|| longest_of(command, folder)) {
             Some(length) => _ = settings_known.insert(Knob::Length, length.into()),
             None if matches!(terms.shape.family, estimate::Family::CnnLstm(_)) => {}
             None => {
-                return Ok(Err("the length of its samples is not known; give it with `--set length=N`".to_string()));
+                return Ok(Err("the length of its samples is not known; tell it with `--length N`".to_string()));
             }
         }
     }

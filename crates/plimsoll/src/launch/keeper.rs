@@ -198,8 +198,8 @@ impl Watch {
         self.note(&Event::Warning { step: self.step(), message });
     }
 
-    /// What the tree takes: what its cgroup cannot drop, and its fair share of mapped files; without a cgroup, the sum of
-    /// fair shares.
+    /// What the tree takes: what its cgroup holds beside files, and its fair share of mapped files; without a cgroup, the
+    /// sum of fair shares.
     fn weigh(&mut self) {
         let shares = self.looks.is_multiple_of(SHARES) || EARLY.contains(&self.looks);
         if shares {
@@ -215,7 +215,7 @@ impl Watch {
                 self.note(&Event::Tree { ram_bytes: self.now, processes: members });
             }
         }
-        if let Some(Ok(bytes)) = self.leaf.as_ref().map(Leaf::working_set) {
+        if let Some(Ok(bytes)) = self.leaf.as_ref().map(Leaf::without_files) {
             self.now = bytes + self.files;
         }
         self.peak = self.peak.max(self.now);

@@ -33,6 +33,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Fail> {
     charge.set = settings(&args.set)?;
     charge.allow = allow(&args.allow)?;
     (charge.ram, charge.vram) = (args.job.ram, args.vram);
+    charge.length = args.length;
     charge.shape = args.shape.as_deref().map(|path| fs_err::canonicalize(path).or_usage()).transpose()?;
     let fitted = fit(&charge, &charge.set, false, !args.as_is)?;
     let ready = Ready::new(Path::new("."), &charge, &fitted.over, None)?;

@@ -152,6 +152,7 @@ fn charge(args: &RunArgs) -> Result<Charge, Fail> {
         allow: allow(&args.allow)?,
         ram: args.ram,
         vram: args.vram,
+        length: args.length,
         shape: args.shape.as_deref().map(|path| fs_err::canonicalize(path).or_usage()).transpose()?,
         as_is: args.as_is,
         stall_after: args.stall_after,

@@ -116,9 +116,7 @@ impl Shop {
         let plan: serde_json::Value = serde_json::from_slice(&planned.stdout).unwrap();
         let table = &plan["ram"]["table"];
         let mut command = self.plimsoll("run");
-        // A knob that the estimate needs and the command has no flag for is told to the plan alone.
-        let shaped: Vec<&String> = more.iter().skip_while(|word| *word != "--shape").collect();
-        command.args(["--out", "run", "--as-is", "--quiet"]).args(shaped).arg("--").args(self.words(words));
+        command.args(["--out", "run", "--as-is", "--quiet"]).args(&more).arg("--").args(self.words(words));
         let ran = command.output().unwrap();
         assert!(ran.status.success(), "{}", text(&ran));
         let measured = self.summary()["last_start_peak_ram_bytes"].as_u64().unwrap();
