@@ -131,7 +131,7 @@ fn estimates_of_the_real_runs_are_near_and_never_too_small() {
         ("", r#"{"cnn_lstm":{"version":1,"channels":[64,64,64],"lstm":64,"steps":60,"features":112,"pool":4}}"#,
          "python {cnn_lstm.py} --out out --batch-size 64 --accum 1 --num-workers 0 --steps 6 --save-every 100 \
           --norm batch --dropout 0.3".to_string()),
-        ("--length 512", r#"{"layers":4,"hidden":256,"heads":4,"ffn":1024,"vocab":8192}"#,
+        ("--length 512", r#"{"layers":4,"hidden":128,"heads":4,"ffn":512,"vocab":8192,"tied":true}"#,
          "deepspeed --num_accelerators 2 --master_port PORT {ds_zero.py} --deepspeed_config {ds_zero2.json} --out out --steps 4 --save-every 100".to_string()),
     ];
     let mut errors = Vec::new();
