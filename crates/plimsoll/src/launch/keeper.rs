@@ -1,8 +1,9 @@
 //! One start of a foreign trainer, watched: its log, its processes, its memory, its motion, its checkpoints.
 //!
 //! Four looks a second take the log and the memory of the cgroup, one a second the processes; fair shares and cards are
-//! read every 15 s. What is odd is said once.
+//! read every 30 s. What is odd is said once.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use plimsoll_launch::stall::{Motion, RankPulse, Stall};
 use plimsoll_launch::telling::Listener;
 use plimsoll_launch::trainer::Ask;
 use plimsoll_launch::verify::{self, Finding, Saved};
-use plimsoll_launch::{Command, Knob};
+use plimsoll_launch::{Command, Knob, Role};
 use plimsoll_machine::{Bytes, Cards, Headroom, Root};
 use plimsoll_recover::leaf::Leaf;
 use plimsoll_recover::sampler::{Look, Sampler};
@@ -26,10 +27,12 @@ use super::ready::{Ready, own_checkpoints};
 use super::tree::Tree;
 use crate::render;
 
-/// Looks between two samples of fair shares and cards: 15 s.
-const SHARES: u64 = 60;
+/// Looks between two samples of fair shares and cards: 30 s. They cost a walk over all page tables.
+const SHARES: u64 = 120;
 /// Looks at which fair shares are read too: a start changes much.
-const EARLY: [u64; 4] = [8, 16, 28, 44];
+const EARLY: [u64; 3] = [12, 28, 60];
+/// The look after which everything has been done once: 20 s.
+const SETTLED_DOWN: u64 = 80;
 /// Looks between two samples in the journal: 30 s.
 const NOTED: u64 = 120;
 /// Looks between two looks at checkpoints: 5 s.
@@ -110,6 +113,7 @@ pub struct Watch {
     told_stopped: bool,
     told_step: Option<u64>,
     judged: Vec<&'static str>,
+    named: BTreeSet<(u32, Role)>,
     saved: Vec<PathBuf>,
     climb: Option<Climb>,
     room_since: Option<Instant>,
@@ -172,6 +176,7 @@ impl Watch {
             told_stopped: false,
             told_step: None,
             judged: Vec::new(),
+            named: BTreeSet::new(),
             climb,
             room_since: None,
         }
@@ -211,7 +216,7 @@ impl Watch {
                 Some(_) => self.files = self.tree.mapped_files(&self.root),
                 None => self.now = pss,
             }
-            if self.looks.is_multiple_of(NOTED) || self.looks == SHARES {
+            if self.looks.is_multiple_of(NOTED) || EARLY.contains(&self.looks) {
                 self.note(&Event::Tree { ram_bytes: self.now, processes: members });
             }
         }
@@ -224,8 +229,11 @@ impl Watch {
     fn look_at_processes(&mut self) -> TreeWish {
         let pids = self.kin.members();
         let gone = self.tree.look(&self.root, &pids, self.pid);
-        for (pid, role) in self.tree.roles().collect::<Vec<_>>() {
-            self.witness.saw(&role.to_string(), pid);
+        for seen in self.tree.roles().collect::<Vec<_>>() {
+            // Who is known by that role is not looked up again every second.
+            if self.named.insert(seen) {
+                self.witness.saw(&seen.1.to_string(), seen.0);
+            }
         }
         self.world_seen = self.world_seen.max(self.tree.world());
         for one in gone {
@@ -435,6 +443,10 @@ impl Keeper for Watch {
         self.looks += 1;
         self.logs.read(&mut self.listener);
         self.weigh();
+        // What the start needed of the program is needed no more.
+        if self.looks == SETTLED_DOWN {
+            plimsoll_recover::protect::settle();
+        }
         if self.wished.is_some() {
             return TreeWish::GoOn;
         }
