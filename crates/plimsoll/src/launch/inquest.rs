@@ -79,7 +79,7 @@ fn launcher(command: &Command, world: u64) -> Launcher {
         Some("torchrun") => Launcher::Torchrun,
         Some("accelerate") if world > 1 => Launcher::Torchrun,
         Some("accelerate") => Launcher::Accelerate,
-        Some("deepspeed") => Launcher::Deepspeed,
+        Some("deepspeed") => Launcher::DeepSpeed,
         _ => Launcher::None,
     }
 }
