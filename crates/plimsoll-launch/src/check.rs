@@ -11,12 +11,13 @@ mod trainer;
 
 use std::fmt;
 
+use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use card::{CardFacts, CardHolder};
 pub use host::{HostFacts, LoaderFacts};
 pub use run::RunFacts;
-pub use trainer::{Module, Programs, TrainerCheck, duplicates};
+pub use trainer::{Module, Programs, TrainerCheck};
 
 /// All that the points are judged by.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -93,6 +94,18 @@ impl Item {
 
     fn unknown(name: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Item {
         Item { name, mark: Mark::Unknown, found: found.into(), cure: Some(cure.into()) }
+    }
+
+    /// Whether what the training needs is there; `are` says in what way it is there.
+    fn demand(name: &'static str, need: Option<Bytes>, there: Bytes, are: &str, cure: &str) -> Item {
+        match need {
+            Some(need) if need <= there => Item::pass(name, format!("{need} are needed, {there} {are}")),
+            Some(need) => Item::fail(name, format!("{need} are needed, {there} {are}"), cure),
+            None => {
+                let found = format!("{there} {are}; what the training needs is not known");
+                Item::unknown(name, found, "let it be reckoned: `plimsoll plan --trainer NAME`")
+            }
+        }
     }
 }
 

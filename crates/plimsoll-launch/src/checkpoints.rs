@@ -7,6 +7,7 @@
 mod forms;
 mod torch_file;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -32,27 +33,21 @@ pub struct Found {
 
 /// All checkpoints of a command that runs in `folder`, the oldest first.
 pub fn find(command: &Command, folder: &Path) -> Vec<Found> {
+    let mut seen = BTreeSet::new();
     let mut found: Vec<Found> = Vec::new();
     for layer in command.layers() {
         let Some(form) = layer.checkpoints.form else { continue };
         for root in command.checkpoint_roots(layer) {
             for path in layer.checkpoints.paths.iter().flat_map(|pattern| paths(&folder.join(&root), pattern)) {
-                if found.iter().all(|known| known.path != path)
+                if !seen.contains(&path)
                     && let Some(one) = forms::look(form, &path)
                 {
+                    seen.insert(path);
                     found.push(one);
                 }
             }
         }
     }
-    found.sort_by(|a, b| (a.written, a.step, &a.path).cmp(&(b.written, b.step, &b.path)));
-    found
-}
-
-/// Checkpoints by patterns that the user gives, relative to `folder`.
-pub fn find_by(patterns: &[String], form: Form, folder: &Path) -> Vec<Found> {
-    let all = patterns.iter().flat_map(|pattern| paths(folder, pattern));
-    let mut found: Vec<Found> = all.filter_map(|path| forms::look(form, &path)).collect();
     found.sort_by(|a, b| (a.written, a.step, &a.path).cmp(&(b.written, b.step, &b.path)));
     found
 }
@@ -70,3 +65,7 @@ fn paths(root: &Path, pattern: &str) -> Vec<PathBuf> {
     };
     glob::glob(&whole).map(|found| found.filter_map(Result::ok).collect()).unwrap_or_default()
 }
+
+#[cfg(test)]
+#[path = "checkpoints/checkpoints_test.rs"]
+mod tests;

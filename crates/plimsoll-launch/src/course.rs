@@ -1,6 +1,6 @@
 //! What to do after a foreign trainer's end: done, again, one rung down, an older checkpoint, or no further. Pure.
 //!
-//! Invariants. It ends: at most [`TRIES`] deaths in a row without a newer checkpoint, and a failure that a new try cannot
+//! Invariants. It ends: at most [`TRIES`] deaths in a row with the same settings and no newer checkpoint, and a failure that a new try cannot
 //! mend is not tried again. Only what the cause asks for is changed: a kill that nobody explains changes no setting, a
 //! full card leaves the loaders alone.
 
@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Can, FailureKind, Killer, Victim};
+use crate::failure::{Abilities, FailureKind, Killer, Victim};
 use crate::ladder::{self, Bottom, Rung, Shortage, Stand};
 use crate::{Command, Knob, Settings};
 
@@ -134,7 +134,8 @@ pub fn course(deaths: &[Death], stand: &Stand<'_>) -> Then {
         };
     }
     if last.kind == Kind::BadCheckpoint {
-        return if last.checkpoints > 1 && same == 0 { Then::Older } else { Then::GiveUp { why: Why::NeedsAPerson } };
+        // Each one before was passed over too.
+        return if last.checkpoints > same + 1 { Then::Older } else { Then::GiveUp { why: Why::NeedsAPerson } };
     }
     let (tries, pause) = match &last.kind {
         // What a program does wrong it does again, unless it came further than before.
@@ -150,10 +151,10 @@ pub fn course(deaths: &[Death], stand: &Stand<'_>) -> Then {
 }
 
 /// What a command can do, for advice.
-pub fn abilities(command: &Command, knobs: &[Knob], on_card: bool) -> Can {
+pub fn abilities(command: &Command, knobs: &[Knob], on_card: bool) -> Abilities {
     let can = |knob| knobs.contains(&knob);
     let rows = command.layers().any(|layer| layer.place(Knob::Length).is_some_and(|place| place.rows.is_some()));
-    Can {
+    Abilities {
         accumulate: can(Knob::Accumulation) && command.layers().any(|layer| layer.can.exact_accumulation),
         clip: false,
         checkpointing: can(Knob::Checkpointing),
@@ -174,10 +175,12 @@ fn is_same(one: &Death, other: &Death) -> bool {
         && (one.step, one.saved) == (other.step, other.saved)
 }
 
-/// Deaths since the newest checkpoint became the newest, the first after it included.
+/// Deaths with the last one's settings since the newest checkpoint became the newest: a step down is a new try, and the
+/// ladder ends by itself.
 fn deaths_without_progress(deaths: &[Death]) -> usize {
-    let newest = deaths.last().and_then(|death| death.saved);
-    deaths.iter().rev().take_while(|death| death.saved == newest).count()
+    let Some(last) = deaths.last() else { return 0 };
+    let here = |death: &&Death| death.saved == last.saved && death.settings == last.settings;
+    deaths.iter().rev().take_while(here).count()
 }
 
 #[cfg(test)]
@@ -251,5 +254,8 @@ mod tests {
         assert_eq!(decide(&[death(compiler, 0, None)], 1), Then::WarmUp);
         assert_eq!(decide(&[death(FailureKind::BadCheckpoint, 0, Some(4))], 1), Then::Older);
         assert_eq!(decide(&[death(FailureKind::BadCheckpoint, 0, None)], 1), Then::GiveUp { why: Why::NeedsAPerson });
+        let bad = |of| Death { checkpoints: of, ..death(FailureKind::BadCheckpoint, 0, Some(4)) };
+        assert_eq!(decide(&[bad(3), bad(3)], 1), Then::Older);
+        assert_eq!(decide(&[bad(2), bad(2)], 1), Then::GiveUp { why: Why::NeedsAPerson });
     }
 }

@@ -22,19 +22,6 @@ pub enum LaunchError {
         problem: String,
     },
 
-    /// A pattern in a trainer file is none.
-    #[error("trainer file `{file}`: `{key}` has a pattern that is none: `{pattern}`: {problem}")]
-    Pattern {
-        /// The file.
-        file: String,
-        /// Its key.
-        key: String,
-        /// The pattern.
-        pattern: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-
     /// No trainer has this name.
     #[error("there is no trainer `{name}`; there are {there}{near}")]
     NoTrainer {

@@ -34,9 +34,11 @@ pub use loader::{Dataset, Loader, Rows, WorkerStart};
 pub use measured::{Key, Record, correct};
 pub use optimizer::Optimizer;
 pub use precision::{Device, Precision};
-pub use runtime::{Launcher, Runtime, Saving, Software};
+pub use runtime::{Runtime, Saving, Software};
 pub use shape::{Family, Shape, Trainable};
 pub use table::{Figure, Memory, Part, Phase, PhaseName, Source, Table};
 pub use terms::{Attention, Terms};
 pub use vram::vram;
 pub use zero::{Offload, Zero};
+
+pub use crate::Launcher;

@@ -23,13 +23,15 @@ use std::fmt;
 use plimsoll_recover::cause::{Cause, Confidence, Source};
 use serde::{Deserialize, Serialize};
 
-pub use advice::{Advice, Can, advice};
+pub use advice::{Abilities, Advice, advice};
 pub use cuda::{CardForm, CudaReport, Neighbour};
 pub use gist::Gist;
 pub use kind::{FailureKind, Killer, Victim};
 pub use lines::{first_cause, tells};
-pub use scene::{Launcher, Log, LogSource, RankProcess, Resume, Scene, TrainerFacts, Watched};
+pub use scene::{Log, LogSource, RankProcess, Resume, Scene, TrainerFacts, Watched};
 pub use weigh::failure;
+
+pub use crate::Launcher;
 
 /// What a death was, how sure that is, whose it was, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

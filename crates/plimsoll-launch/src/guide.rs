@@ -2,14 +2,14 @@
 //!
 //! The numbers are data (`profiles/*.toml`), the rules read them. All of it is labelled `guide`: what we compute
 //! (`computed`) or measured (`measured`) wins. Beside each profile stand the corrections of what is wrong in it, and
-//! where a guide is wrong about a fact (what ZeRO shards, what SIGKILL proves) the function follows the fact.
+//! where a guide is wrong about a fact (what ZeRO shards, what SIGKILL proves) the product's own functions (`estimate`,
+//! `failure`, `command`) have the fact, and nothing here repeats it.
 //!
 //! Invariant: pure. It refuses to know this machine, a process or a file; guides disagree with each other, and no rule
 //! here mixes two of them.
 
 pub mod advice;
 pub mod argv;
-pub mod arith;
 mod book;
 pub mod checklist;
 pub mod cleanup;
@@ -18,12 +18,12 @@ pub mod correction;
 pub mod dataset;
 pub mod figure;
 pub mod host_ram;
+pub mod model;
 pub mod oom;
 pub mod policy;
 pub mod preset;
 pub mod profile;
 pub mod refusal;
-pub mod zero;
 
 pub use advice::{Event, Phase, Situation, Step, advice};
 pub use book::{Book, Component};

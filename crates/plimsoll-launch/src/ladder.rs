@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Knob, Settings, Value};
 
+/// A batch beyond this is no number of samples; its divisors are not looked for.
+const LARGEST: u64 = 1 << 24;
+
 /// What ran short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -167,7 +170,7 @@ fn exchange(stand: &Stand<'_>) -> Option<Rung> {
     if !(stand.exact_accumulation && can(stand, Knob::Batch) && can(stand, Knob::Accumulation)) {
         return None;
     }
-    let product = batch * accumulation;
+    let product = batch.checked_mul(accumulation).filter(|_| batch <= LARGEST)?;
     let smaller = (1..=batch / 2).rev().find(|smaller| product.is_multiple_of(*smaller))?;
     let more = product / smaller;
     let says =
@@ -190,7 +193,7 @@ fn fewer_ranks(stand: &Stand<'_>) -> Option<Rung> {
     if stand.world_fixed || !able {
         return None;
     }
-    let (half, more) = (ranks / 2, accumulation * 2);
+    let (half, more) = (ranks / 2, accumulation.checked_mul(2)?);
     let says = format!("{half} ranks instead of {ranks}, {more} micro-batches an update: the effective batch stays");
     same([(Knob::Processes, half.into()), (Knob::Accumulation, more.into())], says)
 }
@@ -245,7 +248,7 @@ fn others(stand: &Stand<'_>) -> Vec<(&'static str, bool, Option<Rung>)> {
         (
             "precision",
             !allow.precision.is_empty(),
-            (word(stand, Knob::Precision) == Some("fp32") && can(stand, Knob::Precision))
+            (word(stand, Knob::Precision) == Some("fp32") && precision != "fp32" && can(stand, Knob::Precision))
                 .then(|| rung(vec![(Knob::Precision, precision.as_str().into())], format!("compute in {precision}"))),
         ),
         (

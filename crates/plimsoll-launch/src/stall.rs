@@ -101,13 +101,13 @@ fn is_stopped(rank: &RankPulse) -> bool {
     matches!(rank.state, 'T' | 't')
 }
 
-/// Whether a rank has computed since the tree last moved; a new rank has.
+/// Whether a rank has computed since the tree last moved; a new rank has. One whose time has become less has lost a
+/// loader with all its time: something ended, and the count begins anew.
 fn is_busy(rank: &RankPulse, moved: &Pulse, passed: Duration) -> bool {
-    match moved.ranks.iter().find(|before| before.pid == rank.pid) {
-        Some(before) => {
-            let hundredths = passed.as_millis() as u64 / 10;
-            rank.cpu.saturating_sub(before.cpu) * 100 > BUSY * hundredths.max(100)
-        }
+    let Some(before) = moved.ranks.iter().find(|before| before.pid == rank.pid) else { return true };
+    let hundredths = u64::try_from(passed.as_millis() / 10).unwrap_or(u64::MAX);
+    match rank.cpu.checked_sub(before.cpu) {
+        Some(used) => used.saturating_mul(100) > hundredths.max(100).saturating_mul(BUSY),
         None => true,
     }
 }
@@ -150,6 +150,19 @@ mod tests {
         }
         let found = stall.feel(&pulse(61, &[(1, 'S', 500), (2, 'S', 503)], 3), AFTER);
         assert!(matches!(found, Motion::Still { idle, .. } if idle.len() == 2));
+    }
+
+    #[test]
+    fn a_rank_whose_loaders_ended_still_computes() {
+        let mut stall = Stall::default();
+        stall.feel(&pulse(0, &[(1, 'R', 100_000)], 0), AFTER);
+        // Loaders with most of that time are gone; the rank computes on without a word.
+        for second in 1..200 {
+            assert_eq!(stall.feel(&pulse(second, &[(1, 'R', 20_000 + 100 * second)], 0), AFTER), Motion::Moves);
+        }
+        let found: Vec<Motion> =
+            (200..270).map(|second| stall.feel(&pulse(second, &[(1, 'S', 39_900)], 0), AFTER)).collect();
+        assert!(matches!(found.last(), Some(Motion::Still { .. })));
     }
 
     #[test]

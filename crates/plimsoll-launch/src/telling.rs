@@ -3,8 +3,11 @@
 //! Bytes come in as they are written; lines end at a line feed or, as progress bars have it, at a carriage return. Any
 //! bytes are fine, memory is bounded, and nothing is judged beyond the trainer's own patterns.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::Trainer;
@@ -115,11 +118,23 @@ impl Listener {
         let Some(log) = self.logs.iter().find(|log| !log.progress.is_empty()) else { return };
         for pattern in &log.progress {
             if let Some(step) = pattern.number(line, "step") {
+                let total = pattern.number(line, "total").map(|total| total as u64);
+                // Steps of the whole training have one total: a bar of another that is drawn before they are done is an
+                // evaluation's.
+                if log.counts_on
+                    && let (Some(done), Some(of), Some(total)) = (told.step, told.total, total)
+                    && total != of
+                    && done > 0
+                    && done < of
+                {
+                    told.evaluating = true;
+                    return;
+                }
                 told.step = Some(step as u64);
                 if step > 0.0 {
                     told.first_step.get_or_insert(step as u64);
                 }
-                told.total = pattern.number(line, "total").map(|total| total as u64).or(told.total);
+                told.total = total.or(told.total);
                 told.loss = pattern.number(line, "loss").or(told.loss);
                 told.evaluating = false;
                 return;
@@ -128,25 +143,20 @@ impl Listener {
     }
 }
 
-/// A line without colours and other commands to a terminal.
+/// A line without colours, titles and other commands to a terminal.
 pub fn plain(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut out = String::with_capacity(text.len());
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '\x1b' if letters.peek() == Some(&'[') => {
-                letters.next();
-                while letters.next_if(|c| !('@'..='~').contains(c)).is_some() {}
-                letters.next();
-            }
-            '\x1b' => _ = letters.next(),
-            '\t' => out.push(letter),
-            _ if letter.is_control() => {}
-            _ => out.push(letter),
-        }
-    }
-    out
+    bare(&String::from_utf8_lossy(bytes)).chars().filter(|letter| *letter == '\t' || !letter.is_control()).collect()
+}
+
+/// Commands to a terminal: colours and cursors, titles, single letters.
+static COMMAND: LazyLock<Regex> = LazyLock::new(|| {
+    let text = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]";
+    Regex::new(text).expect("a pattern that is a constant")
+});
+
+/// A text without commands to a terminal.
+pub(crate) fn bare(text: &str) -> Cow<'_, str> {
+    COMMAND.replace_all(text, "")
 }
 
 /// Whether `line` is the bar of `last`, drawn again: both have a bar, and the same words before it.
@@ -186,6 +196,18 @@ mod tests {
     }
 
     #[test]
+    fn bars_of_something_else_are_no_steps_of_the_training() {
+        let bar = |at, of| format!(" 10%|#         | {at}/{of} [00:05<00:03,  1.19it/s]\r");
+        let first = format!("Loading weights: {}Map (num_proc=2): {}", bar(1, 24), bar(90, 200));
+        assert_eq!(listen("hf-trainer", &first).told().step, None);
+        let evaluated = format!("{first}{}{}{}", bar(0, 40), bar(20, 40), bar(3, 8));
+        let told = listen("hf-trainer", &evaluated).told().clone();
+        assert_eq!((told.step, told.total, told.first_step, told.evaluating), (Some(20), Some(40), Some(20), true));
+        let on = listen("hf-trainer", &format!("{evaluated}[default0]:{}", bar(21, 40))).told().clone();
+        assert_eq!((on.step, on.evaluating), (Some(21), false));
+    }
+
+    #[test]
     fn lightning_tells_its_end_and_a_stop_does_not() {
         assert!(listen("piper", "`Trainer.fit` stopped: `max_steps=8` reached.\n").told().done);
         assert!(!listen("piper", "[rank: 0] Received SIGTERM: 15\n").told().done);
@@ -205,7 +227,7 @@ mod tests {
 
     #[test]
     fn colours_are_no_text() {
-        assert_eq!(plain(b"\x1b[31mred\x1b[0m \x1b]x\x07end"), "red xend");
+        assert_eq!(plain(b"\x1b[31mred\x1b[0m \x1b]0;a title\x07end\x1b[K\x08\tof it\x1b"), "red end\tof it");
     }
 
     proptest! {

@@ -236,12 +236,8 @@ pub struct Needs {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
-    /// Modules whose import is the runtime of a rank.
-    pub imports: Vec<String>,
     /// The model's shape by name, where the trainer has only one.
     pub shape: Option<String>,
-    /// Processes beside the ranks, and what each takes, in MiB.
-    pub launcher_mib: Vec<u64>,
     /// The flags that name a folder with `config.json`.
     pub model: Vec<String>,
 }

@@ -64,7 +64,9 @@ pub fn restored(told: &Told, step: Option<u64>, counts_on: bool) -> Option<Findi
         return finding("it says that it took it up".to_string(), true);
     }
     match (told.first_step, step) {
-        (Some(first), Some(step)) if counts_on => finding(format!("the first step told is {first}"), first + 1 >= step),
+        (Some(first), Some(step)) if counts_on => {
+            finding(format!("the first step told is {first}"), first.saturating_add(1) >= step)
+        }
         // Nothing that it tells could contradict.
         (Some(_), _) => finding("it says nothing of it".to_string(), true),
         _ => None,
@@ -98,6 +100,7 @@ mod tests {
         assert!(restored(&began(6), Some(6), true).unwrap().fine);
         assert!(restored(&began(7), Some(6), true).unwrap().fine);
         assert!(restored(&began(0), Some(6), false).unwrap().fine);
+        assert!(restored(&began(u64::MAX), Some(6), true).unwrap().fine);
         let refused = Told { not_restored: Some("Unable to find latest".into()), restored: true, ..began(9) };
         assert!(!restored(&refused, Some(6), true).unwrap().fine);
     }

@@ -179,6 +179,111 @@ fn a_flag_that_stands_twice_or_is_a_letter_off_is_refused() {
 }
 
 #[test]
+fn programs_are_found_behind_what_runs_them() {
+    // Program, script and launcher by their words.
+    let cases = [
+        ("env X=1 Y=2 Z=3 W=4 python t.py --lr 1", "python", Some("t.py"), None),
+        ("env PYTHON=/usr/bin/python torchrun t.py", "torchrun", Some("t.py"), Some("torchrun")),
+        ("numactl -m 0 -N 0 python t.py", "python", Some("t.py"), None),
+        ("srun -m block --exclusive torchrun t.py", "torchrun", Some("t.py"), Some("torchrun")),
+        ("srun --job-name deepspeed python t.py", "python", Some("t.py"), None),
+        ("nohup nice -n 10 accelerate launch t.py", "accelerate", Some("t.py"), Some("accelerate")),
+        ("accelerate-launch t.py", "accelerate-launch", Some("t.py"), Some("accelerate")),
+        ("uv run --no-sync train.py --epochs 3", "uv", Some("train.py"), None),
+        ("uv run -- python -m pkg.train", "python", Some("pkg.train"), None),
+        ("python -u -W ignore -um pkg.train -m 3", "python", Some("pkg.train"), None),
+        ("python -X dev train --out x.py", "python", Some("train"), None),
+        ("python /opt/bin/torchrun --nproc_per_node 2 t.py", "python", Some("t.py"), Some("torchrun")),
+        ("python -m torch.distributed.run -m pkg.train", "python", Some("pkg.train"), Some("torchrun")),
+        ("torchrun --log-dir deepspeed t.py", "torchrun", Some("t.py"), Some("torchrun")),
+        ("torchrun --no-python ./train --lr 1", "torchrun", Some("./train"), Some("torchrun")),
+        ("./train.py --epochs 3", "./train.py", Some("./train.py"), None),
+        ("./train --config conf.py --backend deepspeed", "./train", None, None),
+        ("bash -c train.py", "bash", None, None),
+        ("bash train.sh --epochs 3", "bash", None, None),
+    ];
+    for (text, program, script, launcher) in cases {
+        let command = understand(text);
+        assert_eq!(command.words[command.program], program, "{text}");
+        assert_eq!(command.script.map(|at| command.words[at].as_str()), script, "{text}");
+        assert_eq!(command.launcher.as_ref().map(|one| one.name.as_str()), launcher, "{text}");
+    }
+}
+
+#[test]
+fn a_launchers_flag_goes_to_the_launcher_wherever_the_script_stands() {
+    let cases = [
+        ("torchrun t.py", "torchrun --nproc_per_node 2 t.py"),
+        ("torchrun -m pkg.train --lr 1", "torchrun --nproc_per_node 2 -m pkg.train --lr 1"),
+        ("uv run -- torchrun t.py", "uv run -- torchrun --nproc_per_node 2 t.py"),
+        ("srun --nproc_per_node 8 torchrun t.py", "srun --nproc_per_node 8 torchrun --nproc_per_node 2 t.py"),
+        ("torchrun --standalone -- t.py", "torchrun --standalone --nproc_per_node 2 -- t.py"),
+        ("torchrun train --lr 1", "torchrun --nproc_per_node 2 train --lr 1"),
+        ("python -m torch.distributed.run train", "python -m torch.distributed.run --nproc_per_node 2 train"),
+    ];
+    for (text, expected) in cases {
+        let two = settings(&[(Knob::Processes, 2.into())]);
+        let edited = understand(text).with(&two, Path::new("/nowhere"), Path::new("/run")).unwrap();
+        assert_eq!(edited.words.join(" "), expected);
+    }
+}
+
+#[test]
+fn nothing_is_written_into_a_shells_text() {
+    let shelf = Shelf::built_in().unwrap();
+    let words = ["srun", "bash", "-lc", "python t.py --batch-size 4 --batch-size 8"].map(String::from).to_vec();
+    let command = Command::understand(words.clone(), &shelf, Some("hf-trainer"), Path::new("/nowhere")).unwrap();
+    assert!(command.is_hidden() && !command.can_set(Knob::Batch, Path::new("/nowhere")));
+    let error = command.with(&settings(&[(Knob::Batch, 2.into())]), Path::new("/nowhere"), Path::new("/run"));
+    assert!(error.unwrap_err().to_string().contains("a shell runs the command out of one text"));
+    // The environment reaches what the shell starts.
+    let segments = settings(&[(Knob::Segments, "expandable".into())]);
+    let edited = command.with(&segments, Path::new("/nowhere"), Path::new("/run")).unwrap();
+    assert_eq!((edited.words.as_slice(), edited.env.len()), (words.as_slice(), 1));
+    assert!(command.going_on(&edited, Path::new("/c/last.ckpt"), Form::TorchFile).is_none());
+}
+
+#[test]
+fn a_variable_that_the_command_itself_sets_is_read_and_set_there() {
+    let command =
+        understand("env A=1 PYTORCH_ALLOC_CONF=a:1,expandable_segments:True python t.py --num_train_epochs 1");
+    assert_eq!(read(&command, Path::new("/nowhere"))[&Knob::Segments], Value::from("expandable"));
+    let plain = settings(&[(Knob::Segments, "default".into())]);
+    let edited = command.with(&plain, Path::new("/nowhere"), Path::new("/run")).unwrap();
+    assert_eq!(edited.words.join(" "), "env A=1 PYTORCH_ALLOC_CONF=a:1 python t.py --num_train_epochs 1");
+    assert!(edited.env.is_empty());
+}
+
+#[test]
+fn a_modules_text_tells_which_flags_it_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    fs_err::create_dir_all(folder.path().join("pkg/train")).unwrap();
+    fs_err::write(folder.path().join("pkg/train/__main__.py"), "p.add_argument('--batch_size')").unwrap();
+    let command = understand_in("python -m pkg.train", folder.path()).unwrap();
+    assert!(command.can_set(Knob::Batch, folder.path()) && !command.can_set(Knob::Workers, folder.path()));
+    let error = command.with(&settings(&[(Knob::Workers, 2.into())]), folder.path(), Path::new("/run")).unwrap_err();
+    assert!(error.to_string().contains("neither the command nor its script has `--num-workers`"), "{error}");
+}
+
+#[test]
+fn other_words_and_usual_spellings_of_two_things_are_no_doubles() {
+    for text in [
+        "python t.py --out a --output-dir b",
+        "python t.py --tag a --tag b",
+        "torchrun --nproc_per_node 2 t.py --num_train_epochs 1 --nproc_per_node 3",
+        "python -m piper.train fit --trainer.callbacks+=A --trainer.callbacks.dirpath=x --trainer.callbacks+=B \
+         --trainer.callbacks.dirpath=y",
+        "python t.py --batch-size 4 -- --batch-size 8",
+    ] {
+        assert!(understand_in(text, Path::new("/x")).is_ok(), "{text}");
+    }
+    let error = understand_in("python t.py --batch-size 4 --batch_size=8", Path::new("/x")).unwrap_err().to_string();
+    assert_eq!(error, "`--batch_size` is given twice: `4` and `8`; one of them would be ignored");
+    let twice = |text: &str| plimsoll_launch::command::doubled(&words(text)).into_keys().collect::<Vec<_>>();
+    assert_eq!(twice("torchrun --log-dir a t.py --log-dir b --x 1 --x 2"), ["--x"]);
+}
+
+#[test]
 fn a_users_trainer_builds_on_a_built_in_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");

@@ -49,17 +49,11 @@ pub(super) fn items(card: &CardFacts) -> Vec<Item> {
 }
 
 fn memory(card: &CardFacts) -> Item {
-    let name = "card memory";
+    let Some(free) = card.free else {
+        return Item::unknown("card memory", "could not be read", "look at `nvidia-smi`");
+    };
     let cure = "make the micro-batch smaller and accumulate more where the trainer can (`plimsoll plan --trainer`)";
-    match (card.free, card.demand) {
-        (Some(free), Some(need)) if need <= free => Item::pass(name, format!("{need} are needed, {free} are free")),
-        (Some(free), Some(need)) => Item::fail(name, format!("{need} are needed, {free} are free"), cure),
-        (Some(free), None) => {
-            let found = format!("{free} are free; what the training needs is not known");
-            Item::unknown(name, found, "let it be reckoned: `plimsoll plan --trainer NAME`")
-        }
-        (None, _) => Item::unknown(name, "could not be read", "look at `nvidia-smi`"),
-    }
+    Item::demand("card memory", card.demand, free, "are free", cure)
 }
 
 fn others(card: &CardFacts) -> Item {

@@ -65,7 +65,7 @@ fn flags_given_twice_are_found_in_every_spelling_and_appended_lists_are_not() {
         "python -m piper.train fit --trainer.devices=4 --data.batch_size 8 --trainer.devices 1 \
                       --trainer.callbacks+=A --trainer.callbacks+=B --num_workers 2 --num-workers=4",
     );
-    let twice = duplicates(&argv);
+    let twice = crate::command::doubled(&argv);
     assert_eq!(twice.len(), 2, "{twice:?}");
     assert_eq!(twice["--trainer.devices"], ["4", "1"]);
     assert_eq!(twice["--num-workers"], ["2", "4"]);

@@ -76,17 +76,11 @@ pub(super) fn items(host: &HostFacts, loader: &LoaderFacts) -> Vec<Item> {
 }
 
 fn memory(host: &HostFacts) -> Item {
-    let name = "host memory";
-    let raise = "make the training smaller: fewer loader processes first, then the batch (`plimsoll plan --trainer`)";
-    match (host.available, host.demand) {
-        (Some(left), Some(need)) if need <= left => Item::pass(name, format!("{need} are needed, {left} can be taken")),
-        (Some(left), Some(need)) => Item::fail(name, format!("{need} are needed, {left} can be taken"), raise),
-        (Some(left), None) => {
-            let found = format!("{left} can be taken; what the training needs is not known");
-            Item::unknown(name, found, "let it be reckoned: `plimsoll plan --trainer NAME`")
-        }
-        (None, _) => Item::unknown(name, "what can be taken could not be read", "look at `free -m`"),
-    }
+    let Some(left) = host.available else {
+        return Item::unknown("host memory", "what can be taken could not be read", "look at `free -m`");
+    };
+    let cure = "make the training smaller: fewer loader processes first, then the batch (`plimsoll plan --trainer`)";
+    Item::demand("host memory", host.demand, left, "can be taken", cure)
 }
 
 fn limit(host: &HostFacts) -> Item {

@@ -2,11 +2,11 @@
 //!
 //! Each stands for a run that failed minutes in, or went on silently as something else than was asked for.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::Item;
+use crate::command::recognise::name_of;
+use crate::command::{doubled, flags};
 
 /// The trainer and its command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub(super) fn items(trainer: &TrainerCheck) -> Vec<Item> {
     let mut out: Vec<Item> = trainer.modules.iter().map(module).collect();
     out.extend(mos(trainer));
     out.extend(manual(trainer));
-    out.push(flags(trainer));
+    out.push(twice(trainer));
     out.extend(accelerate(&trainer.argv));
     out.extend(deepspeed(trainer));
     out
@@ -114,35 +114,13 @@ fn manual(trainer: &TrainerCheck) -> Option<Item> {
     ))
 }
 
-/// Flags that are given more than once, with their values. Lists that are appended to (`--x+=`) may be.
-pub fn duplicates(argv: &[String]) -> BTreeMap<String, Vec<String>> {
-    let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (at, word) in argv.iter().enumerate() {
-        if !word.starts_with("--") || word == "--" {
-            continue;
-        }
-        let (flag, value) = match word.split_once('=') {
-            Some((flag, _)) if flag.ends_with('+') => continue,
-            Some((flag, value)) => (flag, value.to_string()),
-            None => {
-                let next = argv.get(at + 1).filter(|next| !next.starts_with("--"));
-                (word.as_str(), next.cloned().unwrap_or_default())
-            }
-        };
-        // argparse of Hugging Face and of launchers takes both spellings.
-        seen.entry(flag.replace('_', "-")).or_default().push(value);
-    }
-    seen.retain(|_, values| values.len() > 1);
-    seen
-}
-
-fn flags(trainer: &TrainerCheck) -> Item {
+fn twice(trainer: &TrainerCheck) -> Item {
     let name = "flags";
-    let twice = duplicates(&trainer.argv);
-    if twice.is_empty() {
+    let found = doubled(&trainer.argv);
+    if found.is_empty() {
         return Item::pass(name, "no flag is given twice");
     }
-    let told: Vec<String> = twice.iter().map(|(flag, values)| format!("`{flag}` ({})", values.join(", "))).collect();
+    let told: Vec<String> = found.iter().map(|(flag, values)| format!("`{flag}` ({})", values.join(", "))).collect();
     Item::fail(
         name,
         format!("given more than once: {}", told.join("; ")),
@@ -153,22 +131,13 @@ fn flags(trainer: &TrainerCheck) -> Item {
 /// `accelerate launch --cpu --num_processes 2` starts one process, and says nothing.
 fn accelerate(argv: &[String]) -> Option<Item> {
     let name = "processes";
-    let launches = argv.iter().any(|word| word.rsplit('/').next() == Some("accelerate"))
-        || argv.iter().any(|word| word.ends_with("accelerate-launch"));
-    if !launches {
+    if !argv.iter().any(|word| ["accelerate", "accelerate-launch"].contains(&name_of(word))) {
         return None;
     }
-    let value = |flag: &str| {
-        let with = |word: &String| word.strip_prefix(flag).and_then(|rest| rest.strip_prefix('=')).map(str::to_string);
-        argv.iter().find_map(with).or_else(|| {
-            let at = argv.iter().position(|word| word == flag)?;
-            argv.get(at + 1).cloned()
-        })
-    };
-    let asked = value("--num_processes").or_else(|| value("--num-processes"))?.parse::<u64>().ok()?;
-    let on_processors = argv.iter().any(|word| word == "--cpu" || word == "--use_cpu");
-    let several =
-        argv.iter().any(|word| word == "--multi_gpu" || word == "--multi-gpu" || word.starts_with("--use_deepspeed"));
+    let find = |flag: &str| flags::find(argv, 0..argv.len(), flag).pop();
+    let asked = find("--num_processes")?.value?.parse::<u64>().ok()?;
+    let on_processors = find("--cpu").or_else(|| find("--use_cpu")).is_some();
+    let several = find("--multi_gpu").or_else(|| find("--use_deepspeed")).is_some();
     Some(if on_processors && asked > 1 {
         let found = format!("`--cpu` with {asked} processes: accelerate starts one, and does not say so");
         Item::fail(name, found, "use `torchrun --nproc_per_node`, or `--multi_gpu` with `use_cpu` in the script")

@@ -2,9 +2,11 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::SystemTime;
 
 use fs_err as fs;
+use regex::Regex;
 use serde_json::Value;
 
 use super::{Found, torch_file};
@@ -39,15 +41,10 @@ fn hf_trainer(path: &Path) -> (Option<u64>, Option<String>) {
     (step.or_else(|| number_in(path)), torn)
 }
 
-/// `global_stepN`, named by `latest` beside it, with as many shards of the optimizer as ranks wrote it.
+/// `global_stepN`, named by `latest` beside it, with as many shards of the optimizer as ranks wrote it. `latest` is
+/// written last, so it names the one before where a save was cut; one that it does not name is never loaded.
 fn deepspeed(path: &Path) -> (Option<u64>, Option<String>) {
-    let torn = shards(path).or_else(|| {
-        let parent = path.parent()?;
-        let newer =
-            list(parent).into_iter().filter(|one| named(one, "global_step")).max_by_key(|one| number_in(one))?;
-        // `latest` names one of them; the others are whole too, and must be asked for by name.
-        if newer == path { latest(parent, path) } else { Some("it is not the newest; `latest` names another".into()) }
-    });
+    let torn = shards(path).or_else(|| latest(path.parent()?, path));
     (number_in(path), torn)
 }
 
@@ -96,7 +93,7 @@ fn weights(path: &Path) -> Option<String> {
     if tensors.is_empty() && bins.is_empty() {
         return Some(missing(path, "*.safetensors` or `pytorch_model*.bin"));
     }
-    for index in files.iter().filter(|file| file.to_string_lossy().ends_with(".safetensors.index.json")) {
+    for index in files.iter().filter(|file| file.to_string_lossy().ends_with(".index.json")) {
         let text = fs::read_to_string(index).unwrap_or_default();
         let Ok(index) = serde_json::from_str::<Value>(&text) else {
             return Some(format!("`{}` is no JSON", index.display()));
@@ -138,7 +135,7 @@ fn safetensors(path: &Path) -> Option<String> {
             .into_iter()
             .flatten()
             .filter_map(|(_, tensor)| tensor.get("data_offsets")?.get(1)?.as_u64());
-        let expected = 8 + header + ends.max().unwrap_or(0);
+        let expected = ends.max().unwrap_or(0).saturating_add(8 + header);
         Ok((expected != length).then(|| format!("should be {expected} bytes long and is {length}")))
     };
     match read() {
@@ -175,14 +172,22 @@ fn after(path: &Path, mark: &str) -> Option<u64> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// The step in a name: the number behind `step`, or the last number.
+/// The step in a name: the number behind `step`, or the last whole number that is no epoch's and no figure's
+/// (`epoch=3-val_mel=0.51` has none).
 fn number_in(path: &Path) -> Option<u64> {
     let by_word = ["step=", "step-", "step_", "step"].iter().find_map(|word| after(path, word));
     by_word.or_else(|| {
-        let stem = path.file_stem()?.to_string_lossy().into_owned();
-        stem.split(|c: char| !c.is_ascii_digit()).rfind(|part| !part.is_empty())?.parse().ok()
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        let stem = [".ckpt", ".pth", ".pt", ".bin"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        NUMBER.captures_iter(stem).filter_map(|found| found.name("whole")).last()?.as_str().parse().ok()
     })
 }
+
+/// Numbers, those of epochs and figures apart.
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+    let text = r"(?i:epoch|(?:\b|_)(?:ep|version|v))[ =_-]?\d+(?:\.\d+)?|\d+\.\d+|\w+=\d+(?:\.\d+)?|(?P<whole>\d+)";
+    Regex::new(text).expect("a pattern that is a constant")
+});
 
 /// When the newest file of it was written.
 fn newest(path: &Path) -> SystemTime {

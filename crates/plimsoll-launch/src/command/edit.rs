@@ -1,12 +1,13 @@
-//! Reading what a command is set to, and writing other settings into it.
+//! Writing other settings into a command, and the checkpoint that it goes on from.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{Command, Reading, config, flags};
+use super::{Command, config, flags, recognise};
 use crate::trainer::{Form, Place, ResumeWith, Rows};
 use crate::{Knob, LaunchError, Settings, Trainer, Value};
 
@@ -63,38 +64,9 @@ pub struct RowCut {
 }
 
 impl Command {
-    /// What the command is set to. `folder` is where it runs, `env` what it would find in its environment.
-    pub fn read(&self, folder: &Path, env: impl Fn(&str) -> Option<String>) -> Result<Reading, LaunchError> {
-        let mut reading = Reading::default();
-        for knob in Knob::ALL {
-            for layer in self.layers() {
-                let Some(place) = layer.place(knob) else { continue };
-                if let Some(value) = self.said(layer, place, folder, &env)? {
-                    reading.settings.insert(knob, value);
-                    reading.said.push(knob);
-                    break;
-                }
-            }
-            if !reading.settings.contains_key(&knob) {
-                let default = self.layers().find_map(|layer| layer.place(knob)?.default.clone());
-                default.into_iter().for_each(|value| _ = reading.settings.insert(knob, value));
-            }
-        }
-        Ok(reading)
-    }
-
     /// Whether a knob can be set in this command.
     pub fn can_set(&self, knob: Knob, folder: &Path) -> bool {
         self.home(knob, folder).is_some()
-    }
-
-    /// Why a knob cannot be set.
-    fn refusal(&self, knob: Knob) -> String {
-        let refused = self.layers().find_map(|layer| layer.knobs.get(&knob)?.refused.clone());
-        refused.unwrap_or_else(|| match self.layers().any(|layer| layer.place(knob).is_some()) {
-            true => "neither the command nor its script has a flag or file for it that we know".to_string(),
-            false => "it has no such knob that we know of".to_string(),
-        })
     }
 
     /// The layer and place that a knob is set at.
@@ -105,6 +77,9 @@ impl Command {
             let place = layer.place(knob)?;
             if self.imagined {
                 return Some((layer, place));
+            }
+            if self.is_hidden() {
+                return place.env.is_some().then_some((layer, place));
             }
             let flag = self.flag_of(layer, place).is_some();
             let file = place
@@ -119,6 +94,9 @@ impl Command {
 
     /// The flag that is written: the one that stands there, or the first that the program is known to take.
     fn flag_of<'a>(&self, layer: &Trainer, place: &'a Place) -> Option<&'a String> {
+        if self.is_hidden() {
+            return None;
+        }
         let range = self.range(layer.launcher);
         let there = |flag: &&String| !flags::find(&self.words, range.clone(), flag).is_empty();
         place.flags.iter().find(there).or_else(|| match layer.guesses {
@@ -127,54 +105,13 @@ impl Command {
         })
     }
 
-    fn said(
-        &self,
-        layer: &Trainer,
-        place: &Place,
-        folder: &Path,
-        env: &impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Value>, LaunchError> {
-        let range = self.range(layer.launcher);
-        for flag in &place.flags {
-            if let Some(found) = flags::find(&self.words, range.clone(), flag).pop() {
-                return match found.value {
-                    Some(_) if place.alone => Ok(Some(Value::On(true))),
-                    Some(text) => Ok(Some(ours(place, &text))),
-                    // A flag of on and off that stands alone is on.
-                    None if place.alone || matches!(place.default, Some(Value::On(_))) => Ok(Some(Value::On(true))),
-                    None => Err(LaunchError::NoValue { flag: flag.clone() }),
-                };
-            }
-        }
-        for (word, written) in &place.words {
-            let Some((flag, value)) = flagged(written) else { continue };
-            if let Some(found) = flags::find(&self.words, range.clone(), flag).pop()
-                && found.value.as_deref().is_none_or(|said| said.eq_ignore_ascii_case(value))
-            {
-                return Ok(Some(Value::Word(word.clone())));
-            }
-        }
-        if let Some(key) = &place.config
-            && let Some(name) = self.first_of(&key.flags)
-            && folder.join(&name).is_file()
-            && let Some(found) = config::get(&config::read(&folder.join(&name))?, &key.key)
-            && let Some(value) = of_json(found)
-        {
-            return Ok(Some(ours(place, &value.to_string())));
-        }
-        Ok(place.env.as_deref().and_then(env).and_then(|text| {
-            let known = place.words.iter().find(|(_, written)| text.contains(written.as_str()));
-            known.map(|(word, _)| Value::Word(word.clone()))
-        }))
-    }
-
     /// The command with `settings` in the place of its own. Copies of files go into `copies`.
     pub fn with(&self, settings: &Settings, folder: &Path, copies: &Path) -> Result<Edited, LaunchError> {
         let mut draft = self.clone();
         let mut edited = Edited::default();
         for (knob, value) in settings {
             let Some((layer, place)) = self.home(*knob, folder) else {
-                let why = self.refusal(*knob);
+                let why = self.why_not(*knob);
                 return Err(LaunchError::CannotSet { trainer: self.trainer.name.clone(), knob: *knob, why });
             };
             if !self.imagined {
@@ -199,8 +136,8 @@ impl Command {
         if let Some(rows) = &place.rows {
             let of = self.value_of(&rows.table).map(PathBuf::from).unwrap_or_default();
             let to = copies.join(of.file_name().unwrap_or(of.as_os_str()));
-            self.edit(layer.launcher, |words, range| {
-                flags::set(words, range, &rows.table, Some(&to.display().to_string()));
+            self.edit(layer.launcher, |words, range, end| {
+                flags::set(words, range, end, &rows.table, Some(&to.display().to_string()));
             });
             let seconds = value.count().unwrap_or(0);
             let folder = self.value_of(&rows.folder).map(PathBuf::from);
@@ -216,8 +153,8 @@ impl Command {
                 .collect();
             for (flag, on) in others {
                 let wanted = text == format!("{flag} {on}");
-                self.edit(layer.launcher, |words, range| match wanted {
-                    true => flags::set(words, range, &flag, Some(&on)),
+                self.edit(layer.launcher, |words, range, end| match wanted {
+                    true => flags::set(words, range, end, &flag, Some(&on)),
                     false => flags::remove(words, range, &flag, false),
                 });
             }
@@ -226,10 +163,10 @@ impl Command {
         let flag = self.flag_of(layer, place).cloned();
         if let Some(flag) = &flag {
             let on = value.on().unwrap_or(true);
-            self.edit(layer.launcher, |words, range| match (place.alone, on) {
-                (true, true) => flags::set(words, range, flag, None),
+            self.edit(layer.launcher, |words, range, end| match (place.alone, on) {
+                (true, true) => flags::set(words, range, end, flag, None),
                 (true, false) => flags::remove(words, range, flag, true),
-                (false, _) => flags::set(words, range, flag, Some(&text)),
+                (false, _) => flags::set(words, range, end, flag, Some(&text)),
             });
         }
         if let Some(key) = &place.config
@@ -239,12 +176,12 @@ impl Command {
             return Ok(());
         }
         if let (None, Some(name)) = (&flag, &place.env) {
-            let before = edited.env.get(name).cloned().or_else(|| std::env::var(name).ok());
-            let joined = match before.filter(|before| !before.is_empty() && !before.contains(&text)) {
-                Some(before) => format!("{before},{text}"),
-                None => text,
-            };
-            edited.env.insert(name.clone(), joined);
+            if let Some((at, before)) = self.assigned(name) {
+                self.words[at] = format!("{name}={}", in_list(before, place, &text));
+                return Ok(());
+            }
+            let before = edited.env.get(name).cloned().or_else(|| std::env::var(name).ok()).unwrap_or_default();
+            edited.env.insert(name.clone(), in_list(&before, place, &text));
         }
         Ok(())
     }
@@ -283,7 +220,7 @@ impl Command {
                     let there = !flags::find(&self.words, self.range(launcher), said_by).is_empty();
                     if there {
                         let text = to.display().to_string();
-                        self.edit(launcher, |words, range| flags::set(words, range, said_by, Some(&text)));
+                        self.edit(launcher, |words, range, end| flags::set(words, range, end, said_by, Some(&text)));
                         break;
                     }
                 }
@@ -294,9 +231,9 @@ impl Command {
     }
 
     /// Edits the words of a layer and keeps the script's place.
-    fn edit(&mut self, launcher: bool, with: impl FnOnce(&mut Vec<String>, std::ops::Range<usize>)) {
-        let (range, before) = (self.range(launcher), self.words.len());
-        with(&mut self.words, range);
+    fn edit(&mut self, launcher: bool, with: impl FnOnce(&mut Vec<String>, Range<usize>, usize)) {
+        let (range, end, before) = (self.range(launcher), self.end(launcher), self.words.len());
+        with(&mut self.words, range, end);
         if let (true, Some(script)) = (launcher, self.script) {
             self.script = Some(script + self.words.len() - before);
         }
@@ -305,11 +242,11 @@ impl Command {
     /// The words that make a command go on from the checkpoint at `path`, in the way of the layer whose form it has;
     /// `None` where no way is known.
     pub fn going_on(&self, edited: &Edited, path: &Path, form: Form) -> Option<Edited> {
-        let has_way = |layer: &&Trainer| {
-            let ways = &layer.checkpoints;
-            let known = ways.resume.as_ref().is_some_and(|flag| !layer.guesses || self.knows(flag));
-            known || ways.resume_env.is_some()
+        let taken = |layer: &Trainer| {
+            let known = |flag: &&String| !self.is_hidden() && (!layer.guesses || self.knows(flag));
+            layer.checkpoints.resume.as_ref().filter(known).cloned()
         };
+        let has_way = |layer: &&Trainer| taken(layer).is_some() || layer.checkpoints.resume_env.is_some();
         let same_form = |layer: &&Trainer| layer.checkpoints.form == Some(form);
         let layer = self.layers().filter(same_form).find(has_way).or_else(|| self.layers().find(has_way))?;
         let ways = &layer.checkpoints;
@@ -319,12 +256,12 @@ impl Command {
         };
         let text = path.display().to_string();
         let mut edited = edited.clone();
-        if let Some(flag) = &ways.resume {
-            let mut draft = self.clone();
-            draft.words = edited.words;
-            draft.script = super::recognise::script(&draft.words);
+        if let Some(flag) = taken(layer) {
+            let launchers: Vec<Trainer> = self.launcher.iter().cloned().collect();
+            let script = recognise::parts(&edited.words, &launchers).script;
+            let mut draft = Command { words: edited.words, script, ..self.clone() };
             // The flag is the script's, also where a launcher's file knows it.
-            draft.edit(false, |words, range| flags::set(words, range, flag, Some(&text)));
+            draft.edit(false, |words, range, end| flags::set(words, range, end, &flag, Some(&text)));
             edited.words = draft.words;
         }
         if let Some(name) = &ways.resume_env {
@@ -333,69 +270,36 @@ impl Command {
         Some(edited)
     }
 
-    /// Refuses a flag of a knob that stands twice, and one that is a letter away from a knob's.
-    pub(super) fn refuse_doubles(&self) -> Result<(), LaunchError> {
-        for layer in self.layers() {
-            let range = self.range(layer.launcher);
-            let resume = layer.checkpoints.resume.iter();
-            let single: Vec<Vec<&String>> = layer.knobs.values().map(|place| place.flags.iter().collect()).collect();
-            for group in single.iter().cloned().chain(resume.map(|flag| vec![flag])) {
-                let mut seen: Vec<flags::Found> =
-                    group.iter().flat_map(|flag| flags::find(&self.words, range.clone(), flag)).collect();
-                seen.sort_by_key(|found| found.at);
-                seen.dedup_by_key(|found| found.at);
-                if let [first, second, ..] = &seen[..] {
-                    let text = |found: &flags::Found| found.value.clone().unwrap_or_default();
-                    let flag = self.words[second.at].split('=').next().unwrap_or_default().to_string();
-                    return Err(LaunchError::Twice { flag, first: text(first), second: text(second) });
-                }
-            }
-            if !layer.guesses {
-                self.refuse_near_misses(layer, range)?;
-            }
+    /// Why a knob cannot be set in this command.
+    fn why_not(&self, knob: Knob) -> String {
+        let refused = self.layers().find_map(|layer| layer.knobs.get(&knob)?.refused.clone());
+        if let Some(why) = refused {
+            return why;
         }
-        Ok(())
-    }
-
-    fn refuse_near_misses(&self, layer: &Trainer, range: std::ops::Range<usize>) -> Result<(), LaunchError> {
-        const SHORTEST: usize = 10;
-        let known: Vec<&String> = self.layers().flat_map(|layer| layer.knobs.values()).flat_map(|p| &p.flags).collect();
-        for word in &self.words[range] {
-            let name = flags::plain(word.split('=').next().unwrap_or_default());
-            if name.len() < SHORTEST || !name.starts_with("--") || self.source.contains(name.trim_start_matches('-')) {
-                continue;
-            }
-            let same = |flag: &&&String| flags::plain(flag) == name;
-            if known.iter().any(|flag| same(&flag)) {
-                continue;
-            }
-            if let Some(meant) = known.iter().find(|flag| strsim::damerau_levenshtein(&flags::plain(flag), &name) == 1)
-            {
-                let (found, meant) = (word.clone(), meant.to_string());
-                return Err(LaunchError::NearMiss { found, trainer: layer.name.clone(), meant });
-            }
+        let Some(place) = self.layers().find_map(|layer| layer.place(knob)) else {
+            return "it has no such knob that we know of".to_string();
+        };
+        if self.is_hidden() {
+            return "a shell runs the command out of one text; give its words themselves".to_string();
         }
-        Ok(())
+        let named = |flags: &[String]| flags.iter().map(|flag| format!("`{flag}`")).collect::<Vec<_>>().join(", ");
+        match (&place.config, &place.rows) {
+            (_, Some(rows)) => format!("the command names no table (`{}`)", rows.table),
+            (Some(key), _) if place.flags.is_empty() => format!("the command names no file ({})", named(&key.flags)),
+            _ => format!("neither the command nor its script has {}", named(&place.flags)),
+        }
     }
 }
 
 /// A word that is a flag of its own, and its value.
-fn flagged(written: &str) -> Option<(&str, &str)> {
+pub(super) fn flagged(written: &str) -> Option<(&str, &str)> {
     written.split_once(' ').filter(|(flag, _)| flag.starts_with("--"))
 }
 
-/// Their text as our value.
-fn ours(place: &Place, text: &str) -> Value {
-    let known = place.words.iter().find(|(_, written)| written.as_str() == text);
-    if let Some((word, _)) = known {
-        return Value::Word(word.clone());
-    }
-    match (text.parse::<u64>(), text.to_ascii_lowercase().as_str()) {
-        (Ok(count), _) => Value::Count(count),
-        (_, "true") => Value::On(true),
-        (_, "false") => Value::On(false),
-        _ => Value::Word(text.to_string()),
-    }
+/// A variable that is a list, with `text` in the place of the knob's other words.
+fn in_list(before: &str, place: &Place, text: &str) -> String {
+    let others = before.split(',').filter(|part| !part.is_empty() && !place.words.values().any(|word| word == part));
+    others.chain(Some(text).filter(|text| !text.is_empty())).collect::<Vec<_>>().join(",")
 }
 
 /// Our value as their text.
@@ -419,19 +323,28 @@ fn theirs(knob: Knob, place: &Place, value: &Value) -> Result<String, LaunchErro
     }
 }
 
-fn of_json(found: &Json) -> Option<Value> {
-    match found {
-        Json::Bool(on) => Some(Value::On(*on)),
-        Json::Number(number) => number.as_u64().map(Value::Count),
-        Json::String(text) if text != "auto" => Some(Value::Word(text.clone())),
-        _ => None,
-    }
-}
-
 fn to_json(value: &Value) -> Json {
     match value {
         Value::On(on) => Json::Bool(*on),
         Value::Count(count) => Json::from(*count),
         Value::Word(word) => Json::String(word.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_that_is_a_list_keeps_its_other_parts() {
+        let place = Place {
+            words: [("expandable".to_string(), "expandable_segments:True".to_string())].into(),
+            ..Place::default()
+        };
+        let on = "expandable_segments:True";
+        assert_eq!(in_list("", &place, on), on);
+        assert_eq!(in_list("max_split_size_mb:128", &place, on), format!("max_split_size_mb:128,{on}"));
+        assert_eq!(in_list(&format!("{on},a:1"), &place, on), format!("a:1,{on}"));
+        assert_eq!(in_list(&format!("{on},a:1"), &place, ""), "a:1");
     }
 }

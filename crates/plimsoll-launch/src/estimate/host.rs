@@ -99,7 +99,7 @@ impl Parts {
         let mut base = vec![
             Part::figure(format!("Python and libraries (ranks: {ranks})"), runtime.private.times(ranks)),
             Part::figure("library pages, shared", runtime.shared),
-            Part::figure("launcher", terms.launcher.private()),
+            Part::figure("launcher", runtime::launcher(terms.launcher)),
             Part::computed("dataset", times(terms.dataset.bytes, ranks)),
         ];
         if !on_cpu {

@@ -8,6 +8,7 @@ use plimsoll_machine::Bytes;
 use serde::Serialize;
 
 use super::table::Figure;
+use crate::Launcher;
 
 /// Which libraries a rank imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -86,27 +87,14 @@ impl Runtime {
     }
 }
 
-/// What starts the ranks and stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Launcher {
-    /// Nothing: the command is the rank.
-    None,
-    /// torchrun's agent, or accelerate around it: one process that has imported torch (562 MiB resident, half its own).
-    Torchrun,
-    /// `deepspeed`: runner and launcher, 550 MiB resident each.
-    DeepSpeed,
-}
-
-impl Launcher {
-    /// What its processes have of their own, together.
-    pub fn private(self) -> Figure {
-        Figure::default_of(match self {
-            Launcher::None => Bytes::ZERO,
-            Launcher::Torchrun => Bytes::mib(292),
-            Launcher::DeepSpeed => Bytes::mib(2 * 308),
-        })
-    }
+/// What the processes of a launcher have of their own, together: torchrun's agent, or accelerate around the ranks, has
+/// imported torch (562 MiB resident, half its own); `deepspeed` has a runner and a launcher (550 MiB resident each).
+pub fn launcher(launcher: Launcher) -> Figure {
+    Figure::default_of(match launcher {
+        Launcher::None | Launcher::Mpi => Bytes::ZERO,
+        Launcher::Torchrun | Launcher::Accelerate => Bytes::mib(292),
+        Launcher::DeepSpeed => Bytes::mib(2 * 308),
+    })
 }
 
 /// What DeepSpeed compiles when it is first used, outside of any limit: the largest tree seen (PSS of two compilers).

@@ -10,10 +10,11 @@ use super::EstimateError;
 use super::loader::{Dataset, Loader, Rows};
 use super::optimizer::Optimizer;
 use super::precision::{Device, Precision};
-use super::runtime::{Launcher, Runtime, Software};
+use super::runtime::{Runtime, Software};
 use super::shape::{Family, Shape, Trainable};
 use super::vits;
 use super::zero::{Offload, Zero};
+use crate::Launcher;
 use crate::knob::{Knob, Settings, Value};
 
 /// How attention is computed.

@@ -25,7 +25,7 @@ pub struct Advice {
 /// What the trainer and its machine can do, as its trainer file says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Can {
+pub struct Abilities {
     /// It accumulates gradients.
     pub accumulate: bool,
     /// It clips gradients by a setting.
@@ -49,7 +49,7 @@ pub struct Can {
 }
 
 /// What to change, the most useful first. Without settings no value is named.
-pub fn advice(failure: &Failure, settings: Option<&Settings>, can: &Can) -> Vec<Advice> {
+pub fn advice(failure: &Failure, settings: Option<&Settings>, can: &Abilities) -> Vec<Advice> {
     let mut out = match &failure.kind {
         FailureKind::HostOom { by, victim } => memory::host(by, *victim, settings, can),
         FailureKind::AllocationRefused => words::refused(settings),

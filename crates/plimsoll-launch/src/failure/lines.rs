@@ -10,6 +10,7 @@ use regex::Regex;
 use super::kind::FailureKind;
 use super::scene::{Log, LogSource};
 use super::{signs, traceback};
+use crate::telling::bare;
 
 /// Bytes of a line that are looked at.
 const LONGEST: usize = 16 << 10;
@@ -27,10 +28,6 @@ pub(super) struct Line {
     pub text: String,
 }
 
-static COLOUR: LazyLock<Regex> = LazyLock::new(|| {
-    let text = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]";
-    Regex::new(text).expect("a pattern that is a constant")
-});
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     let text =
         r"^(?:\[(?:rank|default)?(\d{1,5})\]: ?|(\d{1,5}): |[\w.-]{1,64} +\| |[\w./-]{1,128} \[std(?:out|err)\] )";
@@ -69,7 +66,7 @@ fn line(source: LogSource, number: u64, raw: &str) -> Line {
     while !raw.is_char_boundary(end) {
         end -= 1;
     }
-    let bare = COLOUR.replace_all(&raw[..end], "");
+    let bare = bare(&raw[..end]);
     let mut text: &str = &bare;
     let mut rank = match source {
         LogSource::Rank(rank) => Some(rank),

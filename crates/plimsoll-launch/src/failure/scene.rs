@@ -9,6 +9,8 @@ use std::str::FromStr;
 use plimsoll_recover::cause::Evidence;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::Launcher;
+
 /// What was seen of one end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -90,23 +92,6 @@ impl<'de> Deserialize<'de> for LogSource {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<LogSource, D::Error> {
         String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
-}
-
-/// What started the ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Launcher {
-    /// Nothing: the command is the one rank.
-    #[default]
-    None,
-    /// torchrun, and accelerate with several processes, which uses it.
-    Torchrun,
-    /// accelerate with one process.
-    Accelerate,
-    /// deepspeed: a runner, its `launch.py`, the ranks.
-    Deepspeed,
-    /// mpirun, srun and their like.
-    Mpi,
 }
 
 /// What is known of the trainer.

@@ -5,8 +5,9 @@ use plimsoll_recover::cause::{KernelKill, RunProcess};
 
 use super::Culprit;
 use super::kind::{FailureKind, Victim};
-use super::scene::{Launcher, Scene};
+use super::scene::Scene;
 use super::signs::Who;
+use crate::Launcher;
 
 /// What compilers of extensions are called.
 const COMPILERS: [&str; 9] = ["cc1plus", "cc1", "cicc", "ptxas", "nvcc", "cudafe++", "ninja", "g++", "clang++"];

@@ -1,54 +1,34 @@
-//! A trainer's command line, looked at before it starts: nothing twice, nothing unknown.
+//! A trainer's command line against the flags that a guide's trainer has: nothing twice, nothing unknown.
 //!
-//! Most trainers take the last of two equal flags without a word, and some find an unknown one only after they have
-//! trained. It refuses to know what a flag means.
+//! Some trainers find an unknown flag only after they have trained. How flags are read, and what stands twice, is
+//! `command::flags`' business; what a flag means is nobody's here.
 
 use std::collections::BTreeMap;
 
 use super::refusal::Refusal;
+use crate::command::flags;
 
 /// The flags of a command line with their values; a flag without one has an empty value.
 pub type Flags = BTreeMap<String, String>;
 
 /// Reads `argv` (without the program). `known` are the names that the trainer has, where that is known.
-///
-/// `--learn-rate` and `--learn_rate` are one flag. What is appended (`--trainer.callbacks+=X`) may come again, and so
-/// may the keys below it.
 pub fn check<S: AsRef<str>>(argv: &[S], known: Option<&[String]>) -> Result<Flags, Refusal> {
-    let mut flags = Flags::new();
-    let mut rest = argv.iter().map(AsRef::as_ref).peekable();
-    while let Some(word) = rest.next() {
-        if word == "--" {
-            break;
-        }
-        let Some(bare) = flag_name(word) else { continue };
-        let (name, value) = match bare.split_once('=') {
-            Some((name, value)) => (name, value.to_string()),
-            None => (bare, rest.next_if(|next| flag_name(next).is_none()).unwrap_or_default().to_string()),
-        };
-        let appended = name.ends_with('+');
-        let key = name.trim_end_matches('+').replace('-', "_");
-        let dashes = &word[..word.len() - bare.len()];
-        if let Some(known) = known.filter(|known| !known.iter().any(|flag| flag.replace('-', "_") == key)) {
-            let nearest = super::profile::nearest(&key, known.iter().map(String::as_str)).into_iter().next();
-            let nearest = nearest.map(|flag| format!("{dashes}{flag}"));
-            return Err(Refusal::UnknownFlag { flag: format!("{dashes}{name}"), nearest });
-        }
-        if appended {
-            let below = format!("{key}.");
-            flags.retain(|flag, _| !flag.starts_with(&below));
-            flags.insert(key, value);
-        } else if let Some(first) = flags.insert(key, value.clone()) {
-            return Err(Refusal::DuplicateFlag { flag: format!("{dashes}{name}"), first, second: value });
+    let bare = |flag: &str| flag.trim_start_matches('-').replace('-', "_");
+    let all = flags::all(argv, 0..argv.len());
+    if let Some(known) = known {
+        let is_known = |name: &str| known.iter().any(|flag| bare(flag) == bare(name));
+        if let Some(strange) = all.iter().find(|flag| !is_known(&flag.name)) {
+            let nearest = super::profile::nearest(&bare(&strange.name), known.iter().map(String::as_str));
+            let dashes = &strange.name[..strange.name.len() - strange.name.trim_start_matches('-').len()];
+            let nearest = nearest.first().map(|flag| format!("{dashes}{flag}"));
+            return Err(Refusal::UnknownFlag { flag: strange.name.clone(), nearest });
         }
     }
-    Ok(flags)
-}
-
-/// A word without its dashes, if it is a flag and not a negative number or a dash.
-fn flag_name(word: &str) -> Option<&str> {
-    let bare = word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?;
-    bare.starts_with(|first: char| first.is_alphabetic() || first == '_').then_some(bare)
+    if let Some(double) = flags::doubles(argv, 0..argv.len()).into_iter().next() {
+        let [first, second] = [0, 1].map(|at| double.values[at].clone());
+        return Err(Refusal::DuplicateFlag { flag: double.flag, first, second });
+    }
+    Ok(all.into_iter().map(|flag| (bare(&flag.name), flag.value.unwrap_or_default())).collect())
 }
 
 #[cfg(test)]
@@ -56,13 +36,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_in_two_spellings_is_still_twice() {
+    fn a_flag_that_stands_twice_is_refused_and_one_that_is_appended_to_is_not() {
         let refused = check(&["--learn-rate", "1", "--learn_rate=2"], None).unwrap_err();
         assert_eq!(refused.to_string(), "duplicate flag `--learn_rate`: `1`, then `2`");
-    }
-
-    #[test]
-    fn what_is_appended_may_come_again() {
         let argv = ["fit", "--t.cb+=A", "--t.cb.dir=x", "--t.cb+=B", "--t.cb.dir=y", "--lr", "-1"];
         let flags = check(&argv, None).unwrap();
         assert_eq!((flags["t.cb"].as_str(), flags["t.cb.dir"].as_str(), flags["lr"].as_str()), ("B", "y", "-1"));

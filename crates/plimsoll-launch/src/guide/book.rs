@@ -13,9 +13,10 @@ use super::checklist::Check;
 use super::cleanup::Cleanup;
 use super::figure::{Gb, Span};
 use super::host_ram::{Headroom, Itemisation, Speed};
+use super::model::Model;
 use super::oom::Signature;
 use super::policy::{Snapshot, Version};
-use super::preset::{QwenModel, Select};
+use super::preset::Select;
 use super::profile::Profile;
 
 /// A file of profiles: one guide, or two that speak of the same program.
@@ -81,23 +82,10 @@ pub(super) struct PiperBook {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ChatlmModel {
-    pub vocab: usize,
-    pub d_model: usize,
-    pub d_kv: usize,
-    pub d_ff: usize,
-    pub heads: usize,
-    pub encoder_layers: usize,
-    pub decoder_layers: usize,
-    pub frozen: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ChatlmBook {
     pub guide: String,
     pub title: String,
-    pub model: ChatlmModel,
+    pub model: Model,
     pub snapshot: Snapshot,
     pub profile: Vec<Profile>,
     pub min_ram: BTreeMap<String, Gb>,
@@ -110,7 +98,7 @@ pub(super) struct ChatlmBook {
 pub(super) struct QwenBook {
     pub guide: String,
     pub title: String,
-    pub model: QwenModel,
+    pub model: Model,
     pub profile: Vec<Profile>,
     pub select: Vec<Select>,
     pub advice: Vec<Advice>,

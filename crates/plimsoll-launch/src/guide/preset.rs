@@ -6,9 +6,10 @@
 use plimsoll_machine::Bytes;
 use serde::Deserialize;
 
-use super::arith;
 use super::book::QWEN;
+use super::model;
 use super::profile::Profile;
+use crate::estimate::activation::logits;
 use crate::knob::{Knob, Value};
 
 /// A tier of card memory.
@@ -18,28 +19,6 @@ pub struct Select {
     above: Option<f64>,
     from: Option<f64>,
     preset: String,
-}
-
-/// The shape of the model that the presets are for.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QwenModel {
-    /// Its name.
-    pub name: String,
-    /// Width of the residual stream.
-    pub hidden: u64,
-    /// Width of the feed-forward part.
-    pub intermediate: u64,
-    /// Blocks.
-    pub layers: u64,
-    /// Attention heads.
-    pub heads: u64,
-    /// Heads of keys and values.
-    pub kv_heads: u64,
-    /// Tokens it knows.
-    pub vocab: u64,
-    /// Weights in all.
-    pub parameters: u64,
 }
 
 /// The preset for a card, by the guide's name of it. 12 and 6 belong to the tier that names them first.
@@ -53,11 +32,6 @@ pub fn select(card_gb: f64) -> &'static str {
 pub fn of(preset: &str) -> Option<&'static Profile> {
     let name = format!("qwen-{}", preset.replace('_', "-"));
     QWEN.profile.iter().find(|profile| profile.name == name)
-}
-
-/// The model that the presets are for.
-pub fn model() -> &'static QwenModel {
-    &QWEN.model
 }
 
 /// What a preset's settings come to.
@@ -83,14 +57,14 @@ pub fn sizes(profile: &Profile) -> Option<Sizes> {
     let (batch, length, rank) = (count(Knob::Batch)?, count(Knob::Length)?, count(Knob::LoraRank)?);
     let passes = count(Knob::Accumulation).unwrap_or(1);
     let alpha: f64 = profile.own.get("lora_alpha")?.parse().ok()?;
-    let modules = arith::lora_modules(model(), count(Knob::LoraModules)?);
+    let shape = model::qwen().shape();
     Some(Sizes {
         effective_batch: super::effective_batch(batch, 1, passes),
         tokens_per_pass: batch * length,
         tokens_per_update: batch * length * passes,
-        lora_parameters: arith::lora_parameters(&modules, rank) * model().layers,
+        lora_parameters: shape.lora(rank, count(Knob::LoraModules)?),
         lora_scale: alpha / rank as f64,
-        logits: arith::logits(batch, length, model().vocab, 4),
+        logits: logits(batch, length, shape.dims.vocab, 4),
     })
 }
 

@@ -32,30 +32,6 @@ pub enum Refusal {
         /// What was asked for.
         accumulation: u64,
     },
-    /// A ZeRO stage that does not exist.
-    #[error("there is no ZeRO stage `{stage}`; expected `0` to `3`")]
-    NoSuchStage {
-        /// What was asked for.
-        stage: u64,
-    },
-    /// Parameters offloaded below stage 3.
-    #[error("`offload_param` is valid only with stage 3; found stage `{stage}`")]
-    OffloadParam {
-        /// The stage.
-        stage: u64,
-    },
-    /// DeepSpeed's three batch sizes do not agree.
-    #[error("`train_batch_size` does not agree: {train} != {micro} * {accumulation} * {world}")]
-    BatchSizes {
-        /// The batch of an update.
-        train: u64,
-        /// Samples per rank and pass.
-        micro: u64,
-        /// Passes per update.
-        accumulation: u64,
-        /// Ranks.
-        world: u64,
-    },
 }
 
 fn meant(nearest: &Option<String>) -> String {

@@ -124,6 +124,26 @@ fn full_shared_memory_asks_for_loaders_and_nothing_else() {
     assert_eq!(taken[0].set, set(&[(Knob::Workers, 0.into())]));
 }
 
+#[test]
+fn numbers_beyond_any_training_give_no_rung_and_no_endless_search() {
+    let allow = Allow::default();
+    for (batch, accumulation) in [(u64::MAX, 2), (1 << 61, 8), (1_000_000_000_000_000_003, 1)] {
+        let settings = set(&[(Knob::Batch, batch.into()), (Knob::Accumulation, accumulation.into())]);
+        let stand = stand(&settings, &[Knob::Batch, Knob::Accumulation], &allow);
+        assert!(next(Shortage::Vram, &stand).is_err());
+    }
+    let settings = set(&[(Knob::Processes, 2.into()), (Knob::Accumulation, u64::MAX.into())]);
+    assert!(next(Shortage::Ram, &stand(&settings, &[Knob::Processes, Knob::Accumulation], &allow)).is_err());
+}
+
+#[test]
+fn a_precision_that_is_there_already_is_no_rung() {
+    let settings = set(&[(Knob::Precision, "fp32".into())]);
+    let allow = Allow { precision: vec!["fp32".to_string()], ..Allow::default() };
+    let taken = descend(Shortage::Vram, settings, &[Knob::Precision], &allow, true);
+    assert_eq!(taken, []);
+}
+
 proptest! {
     #[test]
     fn every_descent_ends_and_same_result_rungs_keep_the_effective_batch(

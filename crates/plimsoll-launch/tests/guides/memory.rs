@@ -1,13 +1,15 @@
 //! Answers about sizes: host RAM sums, parameters, ZeRO states, attention, presets, ranges.
 
+use plimsoll_launch::estimate::activation::attention_matrix;
+use plimsoll_launch::estimate::cnn_lstm::{self, CnnLstm, Version};
+use plimsoll_launch::estimate::zero::deepspeed::{Edition, ModelStates, zero2, zero3};
+use plimsoll_launch::estimate::{Offload, Optimizer, Trainable, from_config};
+use plimsoll_launch::failure::CudaReport;
 use plimsoll_launch::guide::figure::{card_percent, faster, less, minutes, pace, percent, rounded};
 use plimsoll_launch::guide::host_ram::{PiperRun, breakdown, host_plan, per_process};
-use plimsoll_launch::guide::oom::CudaOom;
-use plimsoll_launch::guide::zero::{self, Offload};
-use plimsoll_launch::guide::{Gb, Span, arith, effective_batch, policy, preset, profile};
+use plimsoll_launch::guide::{Gb, Span, effective_batch, model, policy, preset, profile};
 use plimsoll_launch::{Knob, Value as Set};
 use plimsoll_machine::Bytes;
-use plimsoll_plan::spec::T5Spec;
 use serde_json::{Value, json};
 
 /// What we say to a vector of this kind; none where it is not one of ours.
@@ -53,46 +55,44 @@ pub fn answer(kind: &str, input: &Value) -> Option<Value> {
         "model_bytes" => model_bytes(input),
         "freeze" => {
             assert_eq!(input["mode"], "finetune");
-            let frozen = arith::frozen(&arith::chatlm(None));
-            json!({
-                "frozen": frozen.parts, "trainable_params": frozen.trained, "of": frozen.of, "pct": frozen.percent(),
-            })
+            let shape = model::chatlm().shape();
+            let (trained, of) = (shape.trainable(Trainable::Decoder), shape.params());
+            let percent = trained as f64 / of as f64 * 100.0;
+            json!({"frozen": model::chatlm().frozen, "trainable_params": trained, "of": of, "pct": percent})
         }
         "fits" => {
             let least = policy::min_ram(input["mode"].as_str().unwrap()).unwrap();
             json!({"min_ram_gb": least, "fits": Gb(number("ram_gb")) >= least})
         }
         "attention_alloc" => {
-            let length = arith::pooled_length(count("seq_steps"), count("features"), count("pool"));
-            let matrix = arith::attention_matrix(count("batch"), count("heads"), length, count("bytes"));
-            json!({"T": length, "gib": gib(matrix)})
+            // The vector gives what the three poolings come to.
+            assert_eq!(count("pool"), POOL.pow(3));
+            let model = series(Version::V2, [32, 64, 128], 128, count("seq_steps"), count("features"));
+            assert_eq!(model.heads(), count("heads"));
+            let length = model.positions();
+            json!({"T": length, "gib": gib(attention_matrix(count("batch"), model.heads(), length, count("bytes")))})
         }
         "val_batch" => json!(preset::validation_batch(count("batch"))),
         "preset_select" => json!(preset::select(number("gpu_gb"))),
         "preset_full" => preset_full(input),
         "zero2_model_states" => {
-            let states = zero::zero2(number("params") as u64, count("gpus"), input["offload_optimizer"] == true);
-            json!({"gpu_gib": gib(states.card), "cpu_gib": gib(states.host)})
+            let offload = offloaded(&input["offload_optimizer"]);
+            states(zero2(number("params") as u64, count("gpus"), 1, offload, Edition::Documented))
         }
         "zero3_model_states" => {
             assert_eq!(input["zero_init"], 0);
-            let offload = match (input["offload_optimizer"] == true, input["offload_param"] == true) {
-                (true, true) => Offload::All,
-                (true, false) => Offload::Optimizer,
-                (false, false) => Offload::Nothing,
-                (false, true) => panic!("DeepSpeed offloads parameters with the optimizer alone"),
-            };
+            let [optimizer, parameters] = ["offload_optimizer", "offload_param"].map(|key| offloaded(&input[key]));
             let (params, layer) = (number("params") as u64, number("largest_layer") as u64);
-            let states = zero::zero3(params, layer, count("gpus"), offload);
-            json!({"gpu_gib": gib(states.card), "cpu_gib": gib(states.host)})
+            states(zero3(params, layer, count("gpus"), 1, optimizer, parameters, false))
         }
         "parse_cuda_oom" => {
-            let oom = CudaOom::parse(input.as_str().unwrap()).unwrap();
+            let oom = CudaReport::parse(input.as_str().unwrap()).unwrap();
+            let note = oom.had_more_free().then_some("free > requested: not plain exhaustion");
             json!({
                 "gpu": oom.gpu, "requested_gib": oom.requested.map(gib), "total_gib": oom.total.map(gib),
-                "free_gib": oom.free.map(gib), "process_gib": oom.process.map(gib),
+                "free_gib": oom.free.map(gib), "process_gib": oom.this_process.map(gib),
                 "allocated_gib": oom.allocated.map(gib),
-                "reserved_unallocated_gib": oom.reserved_unallocated.map(gib), "note": oom.note(),
+                "reserved_unallocated_gib": oom.unallocated.map(gib), "note": note,
             })
         }
         _ => return None,
@@ -117,54 +117,68 @@ fn gib(bytes: Bytes) -> f64 {
     bytes.0 as f64 / Bytes::gib(1).0 as f64
 }
 
+fn states(states: ModelStates) -> Value {
+    json!({"gpu_gib": gib(states.card), "cpu_gib": gib(states.host)})
+}
+
+fn offloaded(said: &Value) -> Offload {
+    if said == true { Offload::Cpu } else { Offload::None }
+}
+
+/// By how much each pooling of HybridCNNLSTM shortens.
+const POOL: u64 = 2;
+
+fn series(version: Version, channels: [u64; 3], lstm: u64, steps: u64, features: u64) -> CnnLstm {
+    CnnLstm { version, channels, lstm, steps, features, pool: POOL }
+}
+
 fn model_bytes(input: &Value) -> Value {
     let arch = input["arch"].as_str().unwrap();
     if let Some(words) = arch.strip_prefix("T5 ") {
-        let spec = t5(words, input["vocab"].as_u64().unwrap() as usize);
-        assert_eq!(spec, arith::chatlm(None), "the file of profiles has the same model");
-        let params = arith::parameters(&spec);
+        let shape = from_config(&t5(words, &input["vocab"])).unwrap();
+        assert_eq!(shape, model::chatlm().shape(), "the file of profiles has the same model");
         return json!({
-            "params": params, "fp32_bytes": params * 4, "adafactor_state_floats": arith::adafactor_state(&spec),
-            "adam_state_bytes": arith::adam_state(params), "trainable_sft_decoder_only": arith::frozen(&spec).trained,
+            "params": shape.params(), "fp32_bytes": shape.bytes(4),
+            "adafactor_state_floats": shape.factored(Trainable::All),
+            "adam_state_bytes": Optimizer::AdamW.state(&shape, Trainable::All, 4),
+            "trainable_sft_decoder_only": shape.trainable(Trainable::Decoder),
         });
     }
-    let channels: Vec<u64> = serde_json::from_value(input["cnn"].clone()).unwrap();
-    let model = arith::HybridCnnLstm {
-        channels: channels.try_into().unwrap(),
-        hidden: input["lstm"].as_u64().unwrap(),
-        residual: match arch {
-            "HybridCNNLSTM v1" => false,
-            "HybridCNNLSTM v2 default" => true,
-            other => panic!("unknown model `{other}`"),
-        },
+    let version = match arch {
+        "HybridCNNLSTM v1" => Version::V1,
+        "HybridCNNLSTM v2 default" => Version::V2,
+        other => panic!("unknown model `{other}`"),
     };
-    let params = model.parameters();
-    json!({"params": params, "fp32_mb": rounded(params as f64 * 4.0 / 1e6, 1)})
+    let channels: [u64; 3] = serde_json::from_value(input["cnn"].clone()).unwrap();
+    let shape = cnn_lstm::shape(series(version, channels, input["lstm"].as_u64().unwrap(), 60, 112));
+    json!({"params": shape.params(), "fp32_mb": rounded(shape.bytes(4).0 as f64 / 1e6, 1)})
 }
 
-/// `d768 ff3072 h12 L10+10 tied`
-fn t5(words: &str, vocab: usize) -> T5Spec {
-    let mut spec = T5Spec { vocab, tied: false, ..T5Spec::small() };
+/// The config that `d768 ff3072 h12 L10+10 tied` is short for.
+fn t5(words: &str, vocab: &Value) -> Value {
+    let mut config = json!({"model_type": "t5", "vocab_size": vocab, "tie_word_embeddings": false});
+    let number = |text: &str| text.parse::<u64>().unwrap();
     for word in words.split(' ') {
         if let Some((encoder, decoder)) = word.strip_prefix('L').and_then(|layers| layers.split_once('+')) {
-            (spec.encoder_layers, spec.decoder_layers) = (encoder.parse().unwrap(), decoder.parse().unwrap());
+            config["num_layers"] = json!(number(encoder));
+            config["num_decoder_layers"] = json!(number(decoder));
         } else if let Some(d_ff) = word.strip_prefix("ff") {
-            spec.d_ff = d_ff.parse().unwrap();
+            config["d_ff"] = json!(number(d_ff));
         } else if let Some(d_model) = word.strip_prefix('d') {
-            spec.d_model = d_model.parse().unwrap();
+            config["d_model"] = json!(number(d_model));
         } else if let Some(heads) = word.strip_prefix('h') {
-            spec.heads = heads.parse().unwrap();
+            config["num_heads"] = json!(number(heads));
         } else {
             assert_eq!(word, "tied");
-            spec.tied = true;
+            config["tie_word_embeddings"] = json!(true);
         }
     }
-    spec.d_kv = spec.d_model / spec.heads;
-    spec
+    config["d_kv"] = json!(config["d_model"].as_u64().unwrap() / config["num_heads"].as_u64().unwrap());
+    config
 }
 
 fn preset_full(input: &Value) -> Value {
-    assert_eq!(input["model"], preset::model().name.as_str());
+    assert_eq!(input["model"], model::qwen().name.as_str());
     let profile = preset::of(input["name"].as_str().unwrap()).unwrap();
     let count = |knob| profile.settings.get(&knob).and_then(Set::count);
     let sizes = preset::sizes(profile).unwrap();

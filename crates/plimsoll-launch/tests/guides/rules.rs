@@ -1,13 +1,22 @@
 //! Answers about rules: policies, ladders, schedules, presets, classification, refusals, contradictions.
 
+use std::path::Path;
+
+use plimsoll_launch::estimate::zero::{check_batch, sharded, states};
+use plimsoll_launch::estimate::{Offload, Optimizer, Precision, Trainable, Zero};
+use plimsoll_launch::failure::{self, FailureKind, Log, LogSource, Scene};
 use plimsoll_launch::guide::checklist::failures;
 use plimsoll_launch::guide::cleanup::{self, Cleanup};
 use plimsoll_launch::guide::consistency::{self, Contradiction};
-use plimsoll_launch::guide::oom::{self, End};
+use plimsoll_launch::guide::oom::signature;
 use plimsoll_launch::guide::policy::{self, Decision, Snapshot};
 use plimsoll_launch::guide::refusal::manual_optimization;
-use plimsoll_launch::guide::{Book, Refusal, Situation, advice, argv, dataset, effective_batch, preset, profile, zero};
-use plimsoll_launch::{Knob, Settings, Value as Set};
+use plimsoll_launch::guide::{
+    Book, Refusal, Situation, advice, argv, dataset, effective_batch, model, preset, profile,
+};
+use plimsoll_launch::{Command, Knob, LaunchError, Settings, Shelf, Value as Set};
+use plimsoll_recover::Exit;
+use plimsoll_recover::cause::{CgroupCounters, Change};
 use serde_json::{Value, json};
 
 /// What we say to a vector of this kind; none where it is not one of ours.
@@ -37,15 +46,8 @@ pub fn answer(kind: &str, seed: &str, input: &Value) -> Option<Value> {
         "advice" | "ladder" => steps(seed, input),
         "cleanup_schedule" => schedule(input),
         "preset" => named_preset(seed, input["name"].as_str().unwrap()),
-        "classify_log" => json!(oom::signature(input.as_str().unwrap()).map(|known| known.means.to_string())),
-        "classify_exit" => json!(
-            oom::end(End {
-                exit_code: count("rc") as i32,
-                oom_kills: count("cgroup_oom_kill_delta"),
-                cuda_text: input["cuda_text"] == true,
-            })
-            .to_string()
-        ),
+        "classify_log" => json!(signature(input.as_str().unwrap()).map(|known| known.means.to_string())),
+        "classify_exit" => ended(input),
         "adapter_check" => {
             let automatic = input["automatic_optimization"] == true;
             let checked = manual_optimization(count("accumulate_grad_batches"), automatic);
@@ -53,7 +55,7 @@ pub fn answer(kind: &str, seed: &str, input: &Value) -> Option<Value> {
         }
         "argv" => {
             let argv: Vec<String> = serde_json::from_value(input["argv"].clone()).unwrap();
-            json!({"reject": refusal(argv::check(&argv, None))})
+            json!({"reject": refused(argv)})
         }
         "argv_check" => argv_check(input),
         "dataset_check" => {
@@ -61,22 +63,21 @@ pub fn answer(kind: &str, seed: &str, input: &Value) -> Option<Value> {
             json!({"must_work": dataset::dataset(gpus, input["keep_in_memory"] == true).serves(gpus)})
         }
         "zero_shards" => {
-            let names: Vec<_> = zero::shards(count("stage")).unwrap().iter().map(|state| state.name()).collect();
-            json!(names)
+            json!(sharded(stage(input)))
         }
         "zero_config_check" => {
-            json!({"reject": refusal(zero::check_offload(count("stage"), input["offload_param"] == "cpu"))})
+            let offload_params = Offload::from_word(input["offload_param"].as_str().unwrap()).unwrap();
+            json!({"reject": refusal(Zero { stage: stage(input), offload_params, ..Zero::default() }.check())})
         }
         "zero_gain" => {
             assert_eq!(input["offload"], false);
-            let parameters = preset::model().parameters;
-            let saved = zero::sharding_saves(count("stage"), count("world_size"), parameters).unwrap();
-            json!({"sharding_saving_bytes": saved})
+            let alone = held(stage(input), 1);
+            assert!(alone > held(stage(input), 2), "two ranks share what one holds");
+            json!({"sharding_saving_bytes": alone - held(stage(input), count("world_size"))})
         }
         "ds_batch_check" => {
-            let train = count("train_batch_size");
-            let checked = zero::check_batches(train, count("micro"), count("accum"), count("world_size"));
-            json!({"reject": refusal(checked)})
+            let (train, world) = (count("train_batch_size"), count("world_size"));
+            json!({"reject": refusal(check_batch(train, count("micro"), count("accum"), world))})
         }
         _ => return None,
     })
@@ -90,8 +91,46 @@ fn low_mem(seen: Snapshot) -> Decision {
     policy::version("301ce20").unwrap().decide(seen)
 }
 
-fn refusal<T>(checked: Result<T, Refusal>) -> Option<String> {
+fn refusal<T, E: ToString>(checked: Result<T, E>) -> Option<String> {
     checked.err().map(|refused| refused.to_string())
+}
+
+fn stage(input: &Value) -> u8 {
+    input["stage"].as_u64().unwrap().try_into().unwrap()
+}
+
+/// Bytes of state that a rank of guide 002's model holds in a full fine-tuning.
+fn held(stage: u8, ranks: u64) -> u64 {
+    let zero = Zero { stage, ..Zero::default() };
+    let held = states(&model::qwen().shape(), Trainable::All, Optimizer::AdamW, Precision::Mixed, &zero, ranks);
+    held.weights.0 + held.gradients.0 + held.optimizer.0 + held.master.0
+}
+
+/// What `plimsoll run` says to Piper with these words; the vector's name for it is `duplicate flag`.
+fn refused(argv: Vec<String>) -> Option<String> {
+    let words = ["python", "-m", "piper.train", "fit"].map(String::from).into_iter().chain(argv).collect();
+    match Command::understand(words, &Shelf::built_in().unwrap(), None, Path::new("/nowhere")) {
+        Err(LaunchError::Twice { flag, .. }) => Some(format!("duplicate flag {flag}")),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What an end was, in the vectors' words.
+fn ended(input: &Value) -> Value {
+    let kills = Change { before: 0, after: input["cgroup_oom_kill_delta"].as_u64().unwrap() };
+    let mut scene = Scene::default();
+    scene.evidence.exit = Some(Exit::Exited(input["rc"].as_i64().unwrap() as i32));
+    scene.evidence.cgroup =
+        Some(CgroupCounters::V1 { oom_kill: Some(kills), failcnt: None, max_usage: None, limit: None });
+    if input["cuda_text"] == true {
+        let text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.".to_string();
+        scene.logs.push(Log { source: LogSource::Main, first_line: 1, text });
+    }
+    json!(match failure::failure(&scene).kind {
+        FailureKind::HostOom { .. } => "host_oom",
+        FailureKind::KilledUnproven { signal: 9 } => "killed_unknown (SIGKILL without OOM evidence)",
+        other => other.name(),
+    })
 }
 
 fn decided(decision: &Decision) -> Value {

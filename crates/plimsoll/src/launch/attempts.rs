@@ -433,19 +433,15 @@ fn with_rank_logs(ready: &Ready, run: &Path, attempt: u64) -> Vec<String> {
     let folder = logs::rank_folder(&run, attempt);
     let shown = folder.display().to_string();
     let new = launcher.rank_logs.iter().map(|word| word.replace("{folder}", &shown));
-    // Behind the program and its own verb, before everything else.
-    let at = words.iter().position(|word| word.starts_with('-') || word.ends_with(".py")).unwrap_or(words.len());
-    let at = match words.get(at).map(String::as_str) {
-        Some("-m") => at + 2,
-        _ => at,
-    };
+    // Behind the program and its own verb, before everything else; edits of a launcher's words come later still.
+    let at = ready.command.own.min(words.len());
     words.splice(at..at, new);
     words
 }
 
 /// The Python that runs a command.
 fn python_of(command: &Command, folder: &Path) -> Option<PathBuf> {
-    let first = command.words.first()?;
+    let first = command.words.get(command.program)?;
     let name = first.rsplit('/').next().unwrap_or(first);
     if name.starts_with("python") {
         return Some(PathBuf::from(first));

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_launch::estimate::{
-    self, Device, Key, Launcher, Record, Shape, Software, Table, Terms, correct, described, host, measured, vits, vram,
+    self, Device, Key, Record, Shape, Software, Table, Terms, correct, described, host, measured, vits, vram,
 };
-use plimsoll_launch::{Command, Knob, Settings};
+use plimsoll_launch::{Command, Knob, Launcher, Settings};
 use plimsoll_machine::{Bytes, Cards, Headroom, Root, Sighting};
 use serde::Serialize;
 
@@ -65,11 +65,8 @@ pub fn forecast(question: Question<'_>) -> Result<Result<Forecast, String>, Fail
         None => device(command),
     };
     let mut terms = Terms::new(shape, device, software(command));
-    terms.launcher = match command.launcher.as_ref().map(|launcher| launcher.name.as_str()) {
-        Some("deepspeed") => Launcher::DeepSpeed,
-        Some(_) => Launcher::Torchrun,
-        None => Launcher::None,
-    };
+    let ranks = settings.get(&Knob::Processes).and_then(|value| value.count()).unwrap_or(1);
+    terms.launcher = Launcher::of(command, ranks);
     terms.resume = resume;
     let lightning =
         command.layers().any(|layer| layer.name == "lightning" || layer.base.as_deref() == Some("lightning"));

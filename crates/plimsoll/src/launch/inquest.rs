@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use plimsoll_launch::Command;
-use plimsoll_launch::failure::{self, Failure, Launcher, Log, LogSource, Resume, Scene, TrainerFacts, Watched};
+use plimsoll_launch::Launcher;
+use plimsoll_launch::failure::{self, Failure, Log, LogSource, Resume, Scene, TrainerFacts, Watched};
 use plimsoll_machine::space_of;
 use plimsoll_recover::cause::{DiskAtDeath, Worker};
 use plimsoll_recover::witness::Death;
@@ -49,7 +49,7 @@ fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: 
         evidence,
         logs: written(run, attempt),
         trainer: TrainerFacts {
-            launcher: launcher(&ready.command, watch.world_seen),
+            launcher: Launcher::of(&ready.command, watch.world_seen),
             completed: has_marker.then_some(told.done),
         },
         watched: Watched {
@@ -71,16 +71,6 @@ fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: 
             optimizer: None,
         },
         stop_asked: outcome.stopped_by.is_some(),
-    }
-}
-
-fn launcher(command: &Command, world: u64) -> Launcher {
-    match command.launcher.as_ref().map(|launcher| launcher.name.as_str()) {
-        Some("torchrun") => Launcher::Torchrun,
-        Some("accelerate") if world > 1 => Launcher::Torchrun,
-        Some("accelerate") => Launcher::Accelerate,
-        Some("deepspeed") => Launcher::Deepspeed,
-        _ => Launcher::None,
     }
 }
 

@@ -143,7 +143,9 @@ impl Watch {
                 plimsoll_machine::Sighting::Unseen { .. } => None,
             },
             world_asked: ready.settings.get(&Knob::Processes).and_then(|value| value.count()),
-            deepspeed_asked: ["--deepspeed", "--deepspeed_config", "--use_deepspeed"].iter().any(|flag| flagged(flag)),
+            deepspeed_asked: ["--deepspeed", "--deepspeed_config", "--deepspeed-config", "--use_deepspeed"]
+                .iter()
+                .any(|flag| flagged(flag)),
             saved: own_checkpoints(&ready.command, charge).into_iter().map(|found| found.path).collect(),
             journal: Journal::append(&run.join("journal.jsonl")).ok(),
             from: ready.from.clone(),

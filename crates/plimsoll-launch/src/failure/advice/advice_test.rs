@@ -63,7 +63,7 @@ fn kinds() -> Vec<FailureKind> {
 
 #[test]
 fn the_effective_batch_is_kept_where_the_trainer_accumulates() {
-    let can = Can { accumulate: true, ..Can::default() };
+    let can = Abilities { accumulate: true, ..Abilities::default() };
     let now = settings(&[(Knob::Batch, 6.into()), (Knob::Accumulation, 4.into())]);
     let told = knobs(&advice(&failed(FailureKind::CardOom), Some(&now), &can));
     assert_eq!(told[..2], [(Knob::Batch, Value::Count(3)), (Knob::Accumulation, Value::Count(8))]);
@@ -74,7 +74,7 @@ fn the_effective_batch_is_kept_where_the_trainer_accumulates() {
 
 #[test]
 fn piper_is_told_of_its_clips_and_never_of_accumulation() {
-    let piper = Can { clip_length: true, precision: true, resume: true, ..Can::default() };
+    let piper = Abilities { clip_length: true, precision: true, resume: true, ..Abilities::default() };
     let now = settings(&[(Knob::Batch, 8.into())]);
     let told = advice(&failed(FailureKind::CardOom), Some(&now), &piper);
     assert!(told.iter().any(|one| one.text.contains("longest clips")), "{told:#?}");
@@ -86,7 +86,7 @@ fn piper_is_told_of_its_clips_and_never_of_accumulation() {
 fn a_killed_loader_is_answered_with_fewer_loaders_first() {
     let now = settings(&[(Knob::Workers, 4.into()), (Knob::Batch, 8.into())]);
     let oom = failed(FailureKind::HostOom { by: Killer::Cgroup, victim: Victim::Loader });
-    assert_eq!(knobs(&advice(&oom, Some(&now), &Can::default()))[0], (Knob::Workers, Value::Count(2)));
+    assert_eq!(knobs(&advice(&oom, Some(&now), &Abilities::default()))[0], (Knob::Workers, Value::Count(2)));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_neighbour_is_named_with_its_number_and_its_share() {
     report.others.push(Neighbour { pid: 4711, held: Bytes::gib(3) });
     assert_eq!(report.form, CardForm::Allocator);
     failure.card = Some(report);
-    assert!(advice(&failure, None, &Can::default())[0].text.contains("process 4711 holds 3.00 GiB"));
+    assert!(advice(&failure, None, &Abilities::default())[0].text.contains("process 4711 holds 3.00 GiB"));
 }
 
 proptest! {
@@ -107,7 +107,7 @@ proptest! {
         let all = kinds();
         let kind = &all[at % all.len()];
         let [accumulate, clip, checkpointing, precision, length, clip_length, attention, zero, resume, segments] = bits;
-        let can = Can { accumulate, clip, checkpointing, precision, length, clip_length, attention, zero, resume, segments };
+        let can = Abilities { accumulate, clip, checkpointing, precision, length, clip_length, attention, zero, resume, segments };
         let now = settings(&[(Knob::Batch, batch.into()), (Knob::Workers, workers.into()), (Knob::Processes, 2.into())]);
         let told = advice(&failed(kind.clone()), with.then_some(&now), &can);
         prop_assert!(*kind == FailureKind::Completed || !told.is_empty(), "{kind:?} has no advice");

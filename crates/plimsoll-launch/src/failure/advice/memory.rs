@@ -2,11 +2,11 @@
 
 use super::super::cuda::CudaReport;
 use super::super::kind::{Killer, Victim};
-use super::{Advice, Can, count, on, say, set, word};
+use super::{Abilities, Advice, count, on, say, set, word};
 use crate::knob::{Knob, Settings};
 
 /// After a kill for want of host memory. What helps first is what changes no result.
-pub(super) fn host(by: &Killer, victim: Victim, settings: Option<&Settings>, can: &Can) -> Vec<Advice> {
+pub(super) fn host(by: &Killer, victim: Victim, settings: Option<&Settings>, can: &Abilities) -> Vec<Advice> {
     let mut out = Vec::new();
     if victim == Victim::Compiler {
         out.push(say(
@@ -75,7 +75,7 @@ pub(super) fn loaders(settings: Option<&Settings>, victim: Victim) -> Vec<Advice
 }
 
 /// After a card ran out.
-pub(super) fn card(report: Option<&CudaReport>, settings: Option<&Settings>, can: &Can) -> Vec<Advice> {
+pub(super) fn card(report: Option<&CudaReport>, settings: Option<&Settings>, can: &Abilities) -> Vec<Advice> {
     let figures = match report {
         Some(CudaReport { requested: Some(asked), free: Some(free), total: Some(total), .. }) => {
             format!("{asked} were asked for, {free} of {total} were free")
@@ -122,7 +122,7 @@ pub(super) fn card(report: Option<&CudaReport>, settings: Option<&Settings>, can
 }
 
 /// Half the micro-batch, and twice the accumulation where the trainer can.
-fn smaller_batch(settings: Option<&Settings>, can: &Can, why: &str) -> Vec<Advice> {
+fn smaller_batch(settings: Option<&Settings>, can: &Abilities, why: &str) -> Vec<Advice> {
     let Some(batch) = count(settings, Knob::Batch) else {
         return vec![if can.accumulate {
             say(format!("halve the micro-batch and double the accumulation, which keeps the effective batch ({why})"))
@@ -151,7 +151,7 @@ fn smaller_batch(settings: Option<&Settings>, can: &Can, why: &str) -> Vec<Advic
 }
 
 /// After the card had the memory in pieces.
-pub(super) fn fragments(report: Option<&CudaReport>, settings: Option<&Settings>, can: &Can) -> Vec<Advice> {
+pub(super) fn fragments(report: Option<&CudaReport>, settings: Option<&Settings>, can: &Abilities) -> Vec<Advice> {
     let mut out = Vec::new();
     let set_already = word(settings, Knob::Segments) == Some("expandable");
     if can.segments && !set_already {
@@ -170,7 +170,7 @@ pub(super) fn fragments(report: Option<&CudaReport>, settings: Option<&Settings>
 }
 
 /// After somebody else held the card's memory.
-pub(super) fn neighbour(report: Option<&CudaReport>, settings: Option<&Settings>, can: &Can) -> Vec<Advice> {
+pub(super) fn neighbour(report: Option<&CudaReport>, settings: Option<&Settings>, can: &Abilities) -> Vec<Advice> {
     let who = report.map_or(String::new(), |report| {
         let named: Vec<String> =
             report.others.iter().map(|other| format!("process {} holds {}", other.pid, other.held)).collect();
@@ -185,7 +185,7 @@ pub(super) fn neighbour(report: Option<&CudaReport>, settings: Option<&Settings>
 }
 
 /// After an error that a full card often looks like.
-pub(super) fn masked(settings: Option<&Settings>, can: &Can) -> Vec<Advice> {
+pub(super) fn masked(settings: Option<&Settings>, can: &Abilities) -> Vec<Advice> {
     let mut out = vec![say(
         "look at the card's memory at that moment before anything else: this error also comes of a driver that does \
          not fit, and of wrong shapes",

@@ -2,7 +2,7 @@
 
 use super::super::kind::FailureKind;
 use super::super::{Culprit, Failure};
-use super::{Advice, Can, count, memory, say, set, word};
+use super::{Abilities, Advice, count, memory, say, set, word};
 use crate::failure::kind::Victim;
 use crate::knob::{Knob, Settings};
 
@@ -43,7 +43,7 @@ pub(super) fn loader(signal: Option<i32>, settings: Option<&Settings>) -> Vec<Ad
     out
 }
 
-pub(super) fn not_finite(settings: Option<&Settings>, can: &Can) -> Vec<Advice> {
+pub(super) fn not_finite(settings: Option<&Settings>, can: &Abilities) -> Vec<Advice> {
     let mut out = vec![say("lower the learning rate, and look at the data of that step")];
     if can.precision && word(settings, Knob::Precision).is_some_and(|precision| precision.starts_with("fp16")) {
         let text = "use bf16 instead of fp16: the same memory, and the range of fp32";

@@ -5,10 +5,10 @@ use plimsoll_recover::cause::{Confidence, Kind, Scope, Source};
 
 use super::super::cuda::CudaReport;
 use super::super::kind::{FailureKind, Killer, Victim};
-use super::super::scene::Launcher;
 use super::super::signs::{self, Weight};
 use super::super::{Culprit, victim};
 use super::{Case, Found, Ground, Verdict, asked, watched};
+use crate::Launcher;
 
 /// What the end was.
 pub(super) fn judge(case: &Case<'_>) -> Verdict {
@@ -262,7 +262,7 @@ fn echo(case: &Case<'_>) -> Option<Verdict> {
 
 /// What the system's evidence says where the log says nothing.
 fn by_the_system(case: &Case<'_>) -> Verdict {
-    let deepspeed = case.scene.trainer.launcher == Launcher::Deepspeed;
+    let deepspeed = case.scene.trainer.launcher == Launcher::DeepSpeed;
     if deepspeed && case.exit() == Some(Exit::Exited(247)) && case.cause.kind == Kind::Unknown {
         let because = vec![case.says(Source::ExitStatus, "status 247, as deepspeed passes on a rank's signal 9")];
         return verdict(FailureKind::KilledUnproven { signal: 9 }, Confidence::Unproven, None, because);
