@@ -93,9 +93,9 @@ Examples:
   plimsoll plan job.toml --ram 2GiB                     would it fit into 2 GiB?
   plimsoll plan --model t5-small --data pairs.jsonl --json
   plimsoll plan job.toml --micro-batch 4                hold one choice, let the plan make the others
-  plimsoll plan -- accelerate launch --num_processes 2 train.py --per_device_train_batch_size 8 ...
-  plimsoll plan --trainer hf-trainer --shape qwen/config.json --set batch=4 --set length=1024 --vram 12GiB
-  plimsoll plan --trainer deepspeed --shape config.json --set zero_stage=2 --set processes=4 --write configs
+  plimsoll plan -- accelerate launch --num_processes 2 train.py --num_train_epochs 3
+  plimsoll plan --trainer hf-trainer --shape qwen --set batch=4 --length 1024 --vram 12GiB
+  plimsoll plan --trainer deepspeed --shape qwen --length 512 --set zero_stage=2 --write configs
   plimsoll plan --profile rtx3060-production            what a guide says, and what is true; `list` names all
 
 Exit code 3: it does not fit; what would make it fit is printed."
@@ -171,10 +171,10 @@ pub struct TrainArgs {
     override_usage = "plimsoll run [OPTIONS] -- COMMAND...",
     after_help = "\
 Examples:
-  plimsoll run -- python3 -m piper.train fit --data.csv_path metadata.csv ...
-  plimsoll run --ram 12GiB -- accelerate launch --num_processes 2 train.py --per_device_train_batch_size 8 ...
+  plimsoll run -- python3 -m piper.train fit --data.csv_path metadata.csv
+  plimsoll run --ram 12GiB -- accelerate launch --num_processes 2 train.py --bf16 True
   plimsoll run -- deepspeed --num_gpus 4 train.py --deepspeed_config ds.json
-  plimsoll run --allow batch,length=8 -- python3 -m piper.train fit ...     may change the result to survive
+  plimsoll run --allow batch,length=8 -- python3 -m piper.train fit    may change the result
   plimsoll run --knob batch=--bs --resume-flag --load --checkpoints 'out/*.pt' -- ./train --bs 8
 
 The command runs as it is typed, in a memory cgroup of its own. What is changed in it, and why, is said; files of yours

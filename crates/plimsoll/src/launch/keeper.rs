@@ -210,12 +210,12 @@ impl Watch {
     fn weigh(&mut self) {
         let shares = self.looks.is_multiple_of(SHARES) || EARLY.contains(&self.looks);
         if shares {
-            let members = self.tree.members(&self.root, self.cards.as_ref());
+            let (members, files) = self.tree.members(&self.root, self.cards.as_ref());
             let sum = |of: fn(&plimsoll_watch::Member) -> Bytes| members.iter().map(of).fold(Bytes::ZERO, |a, b| a + b);
             let pss = sum(|member| member.pss_bytes.unwrap_or(member.rss_bytes));
             self.peak_vram = self.peak_vram.max(sum(|member| member.vram_bytes.unwrap_or_default()));
             match self.leaf {
-                Some(_) => self.files = self.tree.mapped_files(&self.root),
+                Some(_) => self.files = files,
                 None => self.now = pss,
             }
             if self.looks.is_multiple_of(NOTED) || EARLY.contains(&self.looks) {

@@ -112,29 +112,29 @@ impl Tree {
         Pulse { at, ranks: ranks.collect(), lines, step }
     }
 
-    /// Their fair share of mapped files: the pages of libraries, which all of them use.
-    pub fn mapped_files(&self, root: &Root) -> Bytes {
-        let shares = self.roles.keys().filter_map(|pid| fair_share(root, *pid).ok());
-        shares.fold(Bytes::ZERO, |sum, share| sum + share.file)
-    }
-
-    /// What each takes, its fair share included: a walk over page tables.
-    pub fn members(&self, root: &Root, cards: Option<&Cards>) -> Vec<Member> {
+    /// What each takes, its fair share included (a walk over page tables), and their share of mapped files: the pages of
+    /// libraries, which all of them use.
+    pub fn members(&self, root: &Root, cards: Option<&Cards>) -> (Vec<Member>, Bytes) {
         let on_cards = cards.map(Cards::look).unwrap_or_default();
-        let share = |pid: u32| -> Option<Bytes> {
+        let vram = |pid: u32| -> Option<Bytes> {
             let all: Vec<Bytes> = on_cards.iter().filter_map(|card| card.processes.get(&pid)).copied().collect();
             (!all.is_empty()).then(|| all.into_iter().fold(Bytes::ZERO, |sum, one| sum + one))
         };
-        let all = self.roles.iter().filter_map(|(pid, role)| {
-            Some(Member {
-                pid: *pid,
+        let mut files = Bytes::ZERO;
+        let mut members = Vec::new();
+        for (pid, role) in self.roles() {
+            let Ok(memory) = process_memory(root, pid) else { continue };
+            let share = fair_share(root, pid).ok();
+            files += share.map_or(Bytes::ZERO, |share| share.file);
+            members.push(Member {
+                pid,
                 role: role.to_string(),
-                rss_bytes: process_memory(root, *pid).ok()?.rss,
-                pss_bytes: fair_share(root, *pid).ok().map(|share| share.pss),
-                vram_bytes: share(*pid),
-            })
-        });
-        all.collect()
+                rss_bytes: memory.rss,
+                pss_bytes: share.map(|share| share.pss),
+                vram_bytes: vram(pid),
+            });
+        }
+        (members, files)
     }
 }
 
