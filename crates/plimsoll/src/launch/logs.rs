@@ -49,8 +49,7 @@ impl Logs {
         let [out, err] = paths(run, attempt);
         let open = |path: &Path| fs_err::OpenOptions::new().append(true).create(true).open(path).or_failed();
         let theirs = [open(&out)?, open(&err)?];
-        let tail =
-            |path: PathBuf| -> Result<Tail, Fail> { Ok(Tail { file: fs_err::File::open(path).or_failed()? }) };
+        let tail = |path: PathBuf| -> Result<Tail, Fail> { Ok(Tail { file: fs_err::File::open(path).or_failed()? }) };
         Ok((Logs { out: tail(out)?, err: tail(err)?, show }, theirs))
     }
 
