@@ -222,6 +222,8 @@ pub struct Can {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Needs {
+    /// Libraries that it imports.
+    pub imports: Vec<String>,
     /// Modules that must import, with what to do where one does not.
     pub modules: BTreeMap<String, String>,
     /// Programs that must be found, with what for.

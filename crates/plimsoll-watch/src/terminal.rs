@@ -12,6 +12,7 @@ mod head;
 mod keys;
 mod listen;
 mod paint;
+mod processes;
 mod screen;
 mod tables;
 

@@ -12,6 +12,7 @@ mod ledger;
 mod line;
 mod tail;
 mod told;
+mod trainer;
 pub(crate) mod words;
 
 use std::collections::BTreeMap;
@@ -42,6 +43,8 @@ pub struct View {
     pub last_unix_ms: Option<u64>,
     /// What the run is.
     pub run: Option<RunFacts>,
+    /// The trainer that is guarded, where it is not our own.
+    pub trainer: Option<TrainerView>,
     /// Steps that are done and count.
     pub step: u64,
     /// Steps to do; 0 while nobody has said.
@@ -52,6 +55,8 @@ pub struct View {
     pub running_seconds: f64,
     /// The rate over the latest steps.
     pub tokens_per_second: Option<f64>,
+    /// Seconds a step since the worker began, evaluations and saves included.
+    pub seconds_per_step: Option<f64>,
     /// The last step, where it was not undone.
     pub latest: Option<Latest>,
     /// The last evaluation that counts.
@@ -103,6 +108,38 @@ pub struct RunFacts {
     pub simd: String,
 }
 
+/// Somebody else's trainer, as it was last started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TrainerView {
+    /// Its name, and what launches it.
+    pub name: String,
+    /// Which start this is, from 1.
+    pub start: u64,
+    /// Samples per rank and forward pass.
+    pub batch: Option<u64>,
+    /// Micro-batches per weight update.
+    pub accumulation: Option<u64>,
+    /// What differs from the user's own command.
+    pub changes: Vec<String>,
+    /// Its processes when last looked at, the largest first.
+    pub processes: Vec<ProcessView>,
+}
+
+/// A process of somebody else's trainer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessView {
+    /// What it does: `rank 0`, `loader of rank 0`, `launcher`.
+    pub role: String,
+    /// Its number.
+    pub pid: u32,
+    /// In RAM, shared pages counted in full.
+    pub rss_bytes: Bytes,
+    /// Its fair share of RAM.
+    pub pss_bytes: Option<Bytes>,
+    /// On the cards.
+    pub vram_bytes: Option<Bytes>,
+}
+
 /// The last step that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latest {
@@ -147,7 +184,7 @@ pub struct Memory {
     pub seen_peak_bytes: Option<Bytes>,
     /// The planned peak.
     pub planned_bytes: Option<Bytes>,
-    /// The budget that the plan was made for.
+    /// The budget that the plan was made for; of somebody else's trainer, the limit of its cgroup.
     pub budget_bytes: Option<Bytes>,
     /// The smallest plan with the same results.
     pub smallest_bytes: Option<Bytes>,
@@ -176,8 +213,8 @@ pub struct Memory {
 pub struct PlanFrom {
     /// From when, in running seconds.
     pub from_seconds: f64,
-    /// The planned peak.
-    pub planned_bytes: Bytes,
+    /// The planned peak; absent where nobody planned.
+    pub planned_bytes: Option<Bytes>,
     /// The budget, where it is known.
     pub budget_bytes: Option<Bytes>,
 }

@@ -56,6 +56,8 @@ pub enum Verb {
     Checkpoints(CheckpointsArgs),
     /// Look at a run, live or dead: loss, memory, time, events
     Watch(WatchArgs),
+    /// Look over a job, or somebody else's training command, before it starts
+    Check(CheckArgs),
     /// Say what happened to a run: causes, evidence, what was done, what to change
     Doctor(DoctorArgs),
     /// Show the logs of a run's trainer, by start and by rank, or search them
@@ -365,17 +367,50 @@ pub struct WatchArgs {
     pub port: u16,
 }
 
+/// `plimsoll check`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "plimsoll check [OPTIONS] -- COMMAND...\n       plimsoll check [JOB] [OPTIONS]",
+    after_help = "\
+Examples:
+  plimsoll check -- python3 -m piper.train fit --data.csv_path metadata.csv ...
+  plimsoll check --json -- torchrun --nproc_per_node 2 train.py --per_device_train_batch_size 8
+  plimsoll check job.toml                               a job of our own: does it fit, can its data be read
+
+Each point is `ok`, `FAIL` or `??` (could not be looked at), with what to do. Nothing is started but the command's own
+Python, which is asked what it can import, without a network. Exit code 1: something fails."
+)]
+pub struct CheckArgs {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobFlags,
+    /// The trainer of the command, by name or as a TOML file [default: recognised from the command]
+    #[arg(long, value_name = "NAME|FILE", requires = "command")]
+    pub trainer: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The command
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "job")]
+    pub command: Vec<String>,
+}
+
 /// `plimsoll doctor`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   plimsoll doctor runs/chat-1                what happened, the evidence, what to change
   plimsoll doctor runs/chat-1 --json         the same, for programs
-  plimsoll doctor train.log                  what a trainer's or kernel's log says of a death")]
+  plimsoll doctor train.log                  what a trainer's or kernel's log says of a death
+  plimsoll doctor train.log --dmesg k.log    the same, with the kernel's log of that time (dmesg -T > k.log)
+  plimsoll doctor 0/stderr.log 1/stderr.log  a log of each rank")]
 pub struct DoctorArgs {
-    /// Run folder, or a log file
-    #[arg(value_name = "RUN|LOGFILE")]
-    pub from: PathBuf,
+    /// Run folder, or log files of one death
+    #[arg(value_name = "RUN|LOGFILE", required = true)]
+    pub from: Vec<PathBuf>,
+    /// The kernel's log of that time; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub dmesg: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

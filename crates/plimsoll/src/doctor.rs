@@ -1,6 +1,7 @@
 //! `plimsoll doctor`: what happened to a run, from its folder or from a log.
 //!
-//! [`gather`] reads, [`story()`] decides and is pure, [`text()`] prints. [`log`] does all three for a text file of anybody's.
+//! [`gather`] reads, [`story()`] decides and is pure, [`text()`] prints. [`foreign`] is the story of
+//! somebody else's trainer, [`log`] does all three for text files of anybody's.
 //! Invariants: no cause without evidence, a status of 137 is never called OOM by itself, and every number that is said
 //! twice comes from one place ([`numbers`]). It changes nothing in a run folder, and works on a run that is alive.
 
@@ -11,6 +12,7 @@ mod attempts;
 mod case;
 mod diagnosis;
 mod ending;
+mod foreign;
 mod gather;
 mod journal;
 mod log;
@@ -18,6 +20,7 @@ mod numbers;
 mod pace;
 mod sanitize;
 mod story;
+mod swap;
 mod text;
 mod throttle;
 mod timeline;
@@ -32,6 +35,6 @@ mod fixture;
 mod story_test;
 
 pub use gather::run_folder;
-pub use log::log_file;
+pub use log::log_files;
 pub use story::story;
 pub use text::{Colour, text};

@@ -15,8 +15,8 @@ mod logs;
 mod ready;
 mod tree;
 
-pub use attempts::guard;
+pub use attempts::{guard, python_of};
 pub use charge::{CHARGE, Charge};
 pub use fit::{Fitted, fit};
 pub use logs::list as log_files;
-pub use ready::{Ready, now_unix_ms};
+pub use ready::{Ready, now_unix_ms, own_checkpoints};

@@ -10,6 +10,7 @@ mod launch;
 mod prepare;
 mod render;
 mod settings;
+mod swap_facts;
 mod verbs;
 mod worker;
 
@@ -53,6 +54,7 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Eval(args) => verbs::eval::run(args),
         Verb::Checkpoints(args) => verbs::checkpoints::run(args),
         Verb::Watch(args) => verbs::watch::run(args),
+        Verb::Check(args) => verbs::check::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Logs(args) => verbs::logs::run(args),
         Verb::Mirror(args) => verbs::mirror::run(args),

@@ -37,31 +37,49 @@ fn each_log_gives_its_cause_with_the_line_that_tells_it() {
     let cases: &[(&str, &str, &str, u64, &[&str])] = &[
         (
             "cuda_oom_traceback.log",
-            "cuda_out_of_memory",
-            "proven",
+            "card_fragmented",
+            "likely",
             9,
             &[
                 "2.00 GiB were asked for, 1.12 GiB of 23.64 GiB were free",
-                "3.10 GiB of 23.64 GiB were reserved and not used",
-                "another process (4711)",
+                "PyTorch held 3.10 GiB that it did not use",
+                "expandable_segments:True",
+                "process 4711 holds 3.50 GiB of the same card",
             ],
         ),
         (
             "dmesg_oom.log",
-            "kernel_oom_in_our_cgroup",
+            "host_oom",
             "likely",
             5,
-            &["raise the memory limit of 16.00 GiB", "14.64 GiB of heap", "does not say that process 19024 was yours"],
+            &[
+                "at the memory limit of its cgroup",
+                "raise the memory limit of 16.00 GiB",
+                "14.64 GiB of heap",
+                "does not say that process 19024 was yours",
+            ],
         ),
         ("disk_full.log", "disk_full", "proven", 6, &["free disk"]),
-        ("dataloader_killed.log", "killed_unproven", "unproven", 5, &["dmesg", "no line of the kernel's OOM killer"]),
-        ("dataloader_killed_with_dmesg.log", "kernel_oom_of_the_host", "proven", 14, &["pinned memory or /dev/shm"]),
-        ("nccl_hides_oom.log", "cuda_out_of_memory", "proven", 3, &["halve the micro-batch"]),
-        ("nccl_alone.log", "unknown", "unproven", 1, &["the log of every rank"]),
+        (
+            "dataloader_killed.log",
+            "loader_worker_died",
+            "unproven",
+            5,
+            &["dmesg", "no line of the kernel's OOM killer"],
+        ),
+        (
+            "dataloader_killed_with_dmesg.log",
+            "host_oom",
+            "proven",
+            14,
+            &["because the machine had no memory left: loader (process 23031)", "pinned memory or /dev/shm"],
+        ),
+        ("nccl_hides_oom.log", "card_oom", "proven", 3, &["ran out: rank 1", "halve the micro-batch"]),
+        ("nccl_alone.log", "peer_lost", "unproven", 1, &["a log of each rank"]),
         ("status_137.log", "killed_unproven", "unproven", 2, &["do not say who killed"]),
-        ("docker_inspect.log", "kernel_oom_in_our_cgroup", "likely", 6, &["raise the memory limit"]),
-        ("slurm_time_limit.log", "stopped_by_user", "proven", 2, &["ask for more time"]),
-        ("systemd_oomd.log", "oom_daemon", "likely", 1, &["killed by systemd-oomd"]),
+        ("docker_inspect.log", "host_oom", "likely", 6, &["at the memory limit", "raise the memory limit"]),
+        ("slurm_time_limit.log", "stopped", "proven", 2, &["nothing is wrong"]),
+        ("systemd_oomd.log", "host_oom", "likely", 1, &["systemd-oomd killed a process"]),
         ("panic.log", "bug", "proven", 2, &["src/loader.rs:127:9"]),
     ];
     for (file, kind, confidence, line, says) in cases {
@@ -96,6 +114,73 @@ fn what_is_no_log_and_no_run_is_refused_with_exit_2() {
     refused("core").must(2, &["not a text log: byte 7 is zero"]);
     fs_err::write(workshop.path("train.log.gz"), b"\x1f\x8b\x08\x00abc").unwrap();
     refused("train.log.gz").must(2, &["not a text log", "gzip", "zcat"]);
+}
+
+#[test]
+fn a_kernel_log_beside_a_trainers_log_names_the_killer_of_the_loader() {
+    let workshop = Workshop::new();
+    let words = "step 3 loss 0.5\nRuntimeError: DataLoader worker (pid 2757) is killed by signal: Killed. \n";
+    fs_err::write(workshop.path("train.log"), words).unwrap();
+    let kernel = "[1.0] usb 1-1: new device\n[2.0] Memory cgroup out of memory: Killed process 2757 (pt_data_worker) \
+                  total-vm:3658656kB, anon-rss:688652kB, file-rss:22500kB, shmem-rss:0kB, UID:0 pgtables:1900kB \
+                  oom_score_adj:0\n";
+    fs_err::write(workshop.path("kernel.log"), kernel).unwrap();
+    let unproven = doctor(&workshop, Path::new("train.log"));
+    assert_eq!(unproven["cause"]["kind"], "loader_worker_died", "{unproven:#}");
+    let said = workshop.plimsoll(&["doctor", "train.log", "--dmesg", "kernel.log", "--json"]);
+    let found: Value = serde_json::from_str(&said.stdout).unwrap();
+    let cause = &found["cause"];
+    assert_eq!(cause["detail"]["host_oom"], serde_json::json!({ "by": "cgroup", "victim": "loader" }), "{found:#}");
+    assert_eq!((&cause["confidence"], &cause["culprit"]), (&"proven".into(), &"loader (process 2757)".into()));
+    let places: Vec<(&str, u64)> = cause["because"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|ground| Some((ground["file"].as_str()?, ground["line"].as_u64()?)))
+        .collect();
+    assert_eq!(places, [("kernel.log", 2), ("train.log", 2)]);
+    let page = workshop.plimsoll(&["doctor", "train.log", "--dmesg", "kernel.log"]).stdout;
+    assert!(page.contains("  kernel.log line 2  [2.0] Memory cgroup out of memory"), "{page}");
+}
+
+#[test]
+fn of_several_ranks_logs_the_one_that_failed_first_is_named_with_its_file() {
+    let workshop = Workshop::new();
+    for rank in ["0", "1"] {
+        fs_err::create_dir(workshop.path(rank)).unwrap();
+    }
+    let echo =
+        "step 1 loss 2.0\nRuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:7\n";
+    fs_err::write(workshop.path("0/stderr.log"), echo).unwrap();
+    let oom = "step 1 loss 2.0\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total \
+               capacity of 23.64 GiB of which 1.12 GiB is free.\n";
+    fs_err::write(workshop.path("1/stderr.log"), oom).unwrap();
+    let said = workshop.plimsoll(&["doctor", "0/stderr.log", "1/stderr.log", "--json"]);
+    said.must(0, &[]);
+    let found: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!(
+        (&found["cause"]["kind"], &found["cause"]["culprit"]),
+        (&"card_oom".into(), &"rank 1".into()),
+        "{found:#}"
+    );
+    let headline = found["headline"].as_str().unwrap();
+    assert!(headline.ends_with("rank 1 (proven), 1/stderr.log line 2"), "{headline}");
+}
+
+#[test]
+fn a_log_with_a_zero_byte_or_in_no_encoding_at_all_is_read() {
+    let workshop = Workshop::new();
+    let crash =
+        b"step 3 loss 0.5\nERROR: Unexpected segmentation fault encountered in worker.\n\x00RuntimeError: DataLoader \
+                  worker (pid 77) is killed by signal: Segmentation fault. \n";
+    fs_err::write(workshop.path("train.log"), crash).unwrap();
+    let found = doctor(&workshop, Path::new("train.log"));
+    assert_eq!(found["cause"]["detail"]["loader_worker_died"]["signal"], 11, "{found:#}");
+    fs_err::write(workshop.path("latin.log"), b"Modell l\xe4dt\nOSError: [Errno 28] No space left on device: '\xfc'\n")
+        .unwrap();
+    assert_eq!(doctor(&workshop, Path::new("latin.log"))["cause"]["kind"], "disk_full");
+    let mixed = workshop.plimsoll(&["doctor", "train.log", "model"]);
+    mixed.must(2, &["is a run folder, which is told alone"]);
 }
 
 fn step(step: u64) -> Event {
@@ -137,6 +222,8 @@ fn every_key_of_the_json_is_there_for_a_run_and_for_a_log() {
         "done",
         "pace",
         "advice",
+        "swap",
+        "trainer",
         "next",
         "remarks",
     ];

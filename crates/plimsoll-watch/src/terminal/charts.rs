@@ -30,7 +30,8 @@ pub(super) fn loss(buffer: &mut Buffer, area: Rect, scene: &Scene) {
     }
     let inner = titled(buffer, area, fitting(title, area.width), paint);
     let Some(y) = range(train.iter().chain(eval)) else {
-        return empty(buffer, inner, "no step yet", scene);
+        let why = if view.trainer.is_some() && view.step > 0 { "the trainer tells no loss" } else { "no step yet" };
+        return empty(buffer, inner, why, scene);
     };
     let steps = ends(train.iter().chain(eval));
     // The evaluations are marks, and joined only where they lie close.
@@ -50,7 +51,7 @@ pub(super) fn memory(buffer: &mut Buffer, area: Rect, scene: &Scene) {
     let title = [
         told(DOTS, "RAM", memory.used_bytes).map(|text| Span::styled(text, paint.measured())),
         told(PLANNED, "plan", memory.planned_bytes).map(|text| Span::styled(text, paint.planned())),
-        told(ALLOWED, "budget", memory.budget_bytes).map(|text| Span::styled(text, paint.allowed())),
+        told(ALLOWED, scene.allowed(), memory.budget_bytes).map(|text| Span::styled(text, paint.allowed())),
         memory.seen_peak_bytes.map(|peak| Span::raw(format!("peak {peak}"))),
     ];
     let mut title: Vec<Span> = title.into_iter().flatten().collect();
@@ -86,12 +87,12 @@ fn memory_floor(memory: &Memory, top: f64) -> f64 {
 
 /// The planned peak over time.
 fn planned_line(plans: &[PlanFrom], end: f64) -> Points {
-    steps(plans.iter().map(|plan| (plan.from_seconds, plan.planned_bytes.0 as f64)), end)
+    steps(plans.iter().filter_map(|plan| Some((plan.from_seconds, plan.planned_bytes?.0 as f64))), end)
 }
 
 /// The budget over time, where it is near enough to be drawn.
 fn allowed_line(memory: &Memory, end: f64) -> Points {
-    let planned = memory.plans.iter().map(|plan| plan.planned_bytes.0 as f64);
+    let planned = memory.plans.iter().filter_map(|plan| Some(plan.planned_bytes?.0 as f64));
     let used = memory.used.iter().map(|point| point.1);
     let near = FAR * planned.chain(used).fold(0.0, f64::max);
     let budgets = memory.plans.iter().filter_map(|plan| Some((plan.from_seconds, plan.budget_bytes?.0 as f64)));

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Widget};
 use super::arrange::{Panels, arrange};
 use super::keys::{KEYS, Mood};
 use super::paint::Paint;
-use super::{charts, events, head, tables};
+use super::{charts, events, head, processes, tables};
 use crate::View;
 
 /// What is drawn.
@@ -24,7 +24,13 @@ pub(super) struct Scene<'a> {
 impl Scene<'_> {
     /// The lines that the table of parts wants, its heading included.
     pub fn part_lines(&self) -> u16 {
-        self.view.memory.parts.len().min(100) as u16 + 1
+        let lines = self.view.trainer.as_ref().map_or(self.view.memory.parts.len(), |trainer| trainer.processes.len());
+        lines.min(100) as u16 + 1
+    }
+
+    /// What the run may take is called.
+    pub fn allowed(&self) -> &'static str {
+        if self.view.trainer.is_some() { "limit" } else { "budget" }
     }
 }
 
@@ -47,10 +53,16 @@ pub(super) fn panels(buffer: &mut Buffer, panels: &Panels, scene: &Scene, mood: 
         charts::memory(buffer, area, scene);
     }
     if let Some(area) = panels.parts {
-        tables::parts(buffer, area, scene);
+        match &scene.view.trainer {
+            Some(trainer) => processes::draw(buffer, area, scene, trainer),
+            None => tables::parts(buffer, area, scene),
+        }
     }
     if let Some(area) = panels.time {
-        tables::time(buffer, area, scene);
+        match &scene.view.trainer {
+            Some(trainer) => processes::started(buffer, area, scene, trainer),
+            None => tables::time(buffer, area, scene),
+        }
     }
     if let Some(area) = panels.events {
         events::draw(buffer, area, scene, mood);

@@ -10,7 +10,7 @@ use super::draw::{Scene, fitting};
 use super::paint::Paint;
 use crate::View;
 use crate::view::Status;
-use crate::view::words::{ago, clock, loss_text, rate_text};
+use crate::view::words::{ago, clock, loss_text, rate_text, span};
 
 /// A name is cut here.
 const NAME: usize = 32;
@@ -24,6 +24,8 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, scene: &Scene) {
     first.extend(view.latest.map(|latest| Span::raw(format!("loss {}", loss_text(latest.loss)))));
     first.extend(view.evaluated.map(|evaluated| Span::raw(format!("eval {}", loss_text(evaluated.loss)))));
     first.extend(view.tokens_per_second.map(|rate| Span::raw(rate_text(rate))));
+    let pace = view.seconds_per_step.filter(|_| view.trainer.is_some());
+    first.extend(pace.map(|seconds| Span::raw(format!("{} a step", span(seconds)))));
     first.extend(scene.keys.then(|| Span::styled("? keys", paint.faint())));
     let lines = [fitting(first, area.width), progress(view, area.width, paint), third(view, area.width, paint)];
     Paragraph::new(lines.to_vec()).render(area, buffer);
@@ -92,6 +94,13 @@ fn figures(view: &View) -> Vec<Span<'static>> {
         let rate = memory.swapping_bytes_per_second.map_or(String::new(), |rate| format!(" ({rate}/s)"));
         add(format!("swap {swap}{rate}"));
     }
+    if let Some(trainer) = &view.trainer {
+        let start = if trainer.start > 1 { format!(", start {}", trainer.start) } else { String::new() };
+        add(format!("{}{start}", trainer.name));
+        if let Some(batch) = trainer.batch {
+            add(format!("micro-batch {batch} x {}", trainer.accumulation.unwrap_or(1)));
+        }
+    }
     if let Some(choices) = view.choices {
         add(format!("micro-batch {} x {}", choices.micro_batch, choices.accumulation));
     }
@@ -116,8 +125,12 @@ fn figures(view: &View) -> Vec<Span<'static>> {
         add(format!("disk {free} free"));
     }
     if let Some(run) = &view.run {
-        add(format!("batch {}", run.effective_batch));
-        add(format!("{} threads {}", run.threads, run.simd));
+        if run.effective_batch > 0 {
+            add(format!("batch {}", run.effective_batch));
+        }
+        if !run.is_foreign() {
+            add(format!("{} threads {}", run.threads, run.simd));
+        }
     }
     figures
 }

@@ -138,12 +138,17 @@ impl Course {
         (seconds > 0.0).then(|| (self.here.tokens - from.tokens) as f64 / seconds)
     }
 
+    /// Seconds a step at this worker's pace.
+    pub fn pace(&self) -> Option<f64> {
+        let (first, newest) = (self.first?, self.newest?);
+        let steps = newest.step.checked_sub(first.step).filter(|&steps| steps > 0)?;
+        Some((newest.clock_ms - first.clock_ms) as f64 / 1e3 / steps as f64)
+    }
+
     /// Seconds to step `total` at this worker's pace, when the journal has been silent for `silent` seconds. However
     /// long nothing came, that is at most the step that is being done.
     pub fn left(&self, total: u64, silent: f64) -> Option<f64> {
-        let (first, newest) = (self.first?, self.newest?);
-        let steps = newest.step.checked_sub(first.step).filter(|&steps| steps > 0)?;
-        let pace = (newest.clock_ms - first.clock_ms) as f64 / 1e3 / steps as f64;
+        let (newest, pace) = (self.newest?, self.pace()?);
         let since = (self.here.clock_ms - newest.clock_ms) as f64 / 1e3 + silent;
         Some((pace * total.saturating_sub(newest.step) as f64 - since.min(pace)).max(0.0))
     }

@@ -7,8 +7,9 @@ use plimsoll_machine::Bytes;
 use super::chronicle::Chronicle;
 use super::course::Course;
 use super::ledger::Ledger;
-use super::told::{Told, one_line, told};
-use super::{Choices, Counts, Curve, Evaluated, Latest, RunFacts, Status, Tone, View};
+use super::told::{Before, Told, one_line, told};
+use super::trainer::{launched, processes};
+use super::{Choices, Counts, Curve, Evaluated, Latest, RunFacts, Status, Tone, TrainerView, View};
 use crate::{Event, Record};
 
 /// Evaluations that are remembered beyond their curve, for a resume that goes back.
@@ -32,6 +33,9 @@ pub(super) struct Fold {
     last_unix_ms: Option<u64>,
     why: Option<String>,
     run: Option<RunFacts>,
+    trainer: Option<TrainerView>,
+    /// The limit of the start that is about to be told.
+    cap: Option<Bytes>,
     step: u64,
     total_steps: u64,
     latest: Option<Latest>,
@@ -53,9 +57,10 @@ impl Fold {
         let at = record.unix_ms;
         self.course.take(record);
         self.last_unix_ms = Some(at);
-        let replanned = self.replans(&record.event);
+        let planned = self.replans(&record.event);
         self.note(record);
-        if let Some(told) = told(&record.event, replanned) {
+        let foreign = self.run.as_ref().is_some_and(RunFacts::is_foreign);
+        if let Some(told) = told(&record.event, Before { planned, foreign }) {
             self.chronicle.add(at, told);
         }
     }
@@ -78,15 +83,16 @@ impl Fold {
                 self.total_steps = *total_steps;
                 self.go_back(0);
                 self.open(at);
-                if self.ledger.planned().is_none() {
-                    self.ledger.plan(now, *planned_ram_bytes, None);
+                if self.ledger.planned().is_none() && *planned_ram_bytes > Bytes::ZERO {
+                    self.ledger.plan(now, Some(*planned_ram_bytes), None);
                 }
             }
             Event::Resumed { step, .. } => {
                 self.go_back(*step);
                 self.open(at);
             }
-            Event::WorkerStarted { attempt, .. } => {
+            Event::WorkerStarted { attempt, cap, .. } => {
+                self.cap = *cap;
                 self.counts.restarts += u64::from(*attempt > 1);
                 self.since_unix_ms = None;
                 self.open(at);
@@ -118,7 +124,7 @@ impl Fold {
             }
             Event::Planned { ram_bytes, budget_bytes, smallest_bytes, parts, .. } => {
                 self.choices = choices(&record.event);
-                self.ledger.plan(now, *ram_bytes, Some(*budget_bytes));
+                self.ledger.plan(now, Some(*ram_bytes), Some(*budget_bytes));
                 self.ledger.plan_parts(*smallest_bytes, parts);
             }
             Event::Sample { ram_bytes, seen, .. } => {
@@ -126,11 +132,16 @@ impl Fold {
                 self.ledger.see(seen);
             }
             Event::Stopped { reason, .. } => self.close(Standing::Stopped, at, Some(one_line(reason))),
-            Event::Finished { peak_ram_bytes, .. } => {
+            Event::Finished { steps, peak_ram_bytes, .. } => {
+                self.step = self.step.max(*steps);
                 self.ledger.peak(*peak_ram_bytes);
                 self.close(Standing::Finished, at, None);
             }
-            Event::Incident { kind, told, confidence, .. } => {
+            Event::Incident { step, kind, told, confidence, .. } => {
+                // Only the end tells what a foreign trainer did since its last word.
+                if self.trainer.is_some() {
+                    self.step = self.step.max(*step);
+                }
                 self.counts.incidents += 1;
                 *self.incident_kinds.entry(one_line(kind)).or_default() += 1;
                 self.why = Some(one_line(&format!("{told} ({confidence})")));
@@ -153,9 +164,18 @@ impl Fold {
                     self.losses.put(*step as f64, loss);
                 }
             }
-            Event::Tree { ram_bytes, .. } => self.ledger.used(now, *ram_bytes),
+            Event::Tree { ram_bytes, processes: seen } => {
+                self.ledger.used(now, *ram_bytes);
+                if let Some(trainer) = &mut self.trainer {
+                    trainer.processes = processes(seen);
+                }
+            }
+            Event::Launched { .. } => {
+                self.trainer = launched(&record.event);
+                self.ledger.plan(now, None, self.cap);
+            }
             Event::Verified { fine, .. } => self.counts.warnings += u64::from(!fine),
-            Event::Launched { .. } | Event::Decided { .. } | Event::Pressure { .. } | Event::Unknown => {}
+            Event::Decided { .. } | Event::Pressure { .. } | Event::Unknown => {}
         }
     }
 
@@ -209,11 +229,13 @@ impl Fold {
             why: self.why.clone(),
             last_unix_ms: self.last_unix_ms,
             run: self.run.clone(),
+            trainer: self.trainer.clone(),
             step: self.step,
             total_steps: self.total_steps,
             eta_seconds: left,
             running_seconds: self.course.seconds() + silent,
             tokens_per_second: self.course.tokens_per_second(),
+            seconds_per_step: self.course.pace(),
             latest: self.latest,
             evaluated: self.evaluations.back().copied(),
             losses: self.losses.points(),

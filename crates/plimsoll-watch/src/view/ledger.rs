@@ -21,8 +21,8 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// A plan holds from `seconds` on.
-    pub fn plan(&mut self, seconds: f64, planned: Bytes, budget: Option<Bytes>) {
-        (self.memory.planned_bytes, self.memory.budget_bytes) = (Some(planned), budget);
+    pub fn plan(&mut self, seconds: f64, planned: Option<Bytes>, budget: Option<Bytes>) {
+        (self.memory.planned_bytes, self.memory.budget_bytes) = (planned, budget);
         let plans = &mut self.memory.plans;
         if plans.last().is_some_and(|last| (last.planned_bytes, last.budget_bytes) == (planned, budget)) {
             return;

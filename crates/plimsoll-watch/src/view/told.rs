@@ -17,8 +17,17 @@ pub(super) struct Told {
     pub text: String,
 }
 
+/// What was there before an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Before {
+    /// A plan with other choices.
+    pub planned: bool,
+    /// Somebody else's trainer.
+    pub foreign: bool,
+}
+
 /// The line of an event; None for those that curves and figures show.
-pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
+pub(super) fn told(event: &Event, before: Before) -> Option<Told> {
     use Tone::{Note, Routine, Trouble, Warning};
     let (step, tone, text) = match event {
         Event::Step { .. } | Event::Sample { .. } | Event::Unknown => return None,
@@ -30,6 +39,11 @@ pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
             let changes = if changes.is_empty() { String::new() } else { format!(", with {}", changes.join(", ")) };
             let from = from.as_ref().map_or(String::new(), |from| format!(", from {}", name(from)));
             (None, Note, format!("{trainer} started{changes}{from}"))
+        }
+        Event::RunStarted { plan, effective_batch, .. } if before.foreign => {
+            let batch =
+                if *effective_batch > 0 { format!(", {effective_batch} samples an update") } else { String::new() };
+            (None, Note, format!("run began: {plan}{batch}"))
         }
         Event::RunStarted { total_steps, effective_batch, threads, simd, .. } => {
             let text =
@@ -52,20 +66,25 @@ pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
                 some => format!(", steps waited {}", span(some)),
             };
             let why = reason_text(*reason);
-            (Some(*step), Routine, format!("saved {}{why}: {bytes} in {}{waited}", name(path), span(*seconds)))
+            // Nobody sees how long a foreign trainer saves.
+            let took = if before.foreign { String::new() } else { format!(" in {}{waited}", span(*seconds)) };
+            (Some(*step), Routine, format!("saved {}{why}: {bytes}{took}", name(path)))
         }
         Event::NotSaved { step, reason } => (Some(*step), Warning, format!("not saved: {reason}")),
         Event::Stopped { step, reason } => (Some(*step), Note, format!("stopped: {reason}")),
         Event::Finished { steps, final_loss, seconds, peak_ram_bytes } => {
-            let text = format!(
-                "finished: {steps} steps, loss {}, in {}, peak {peak_ram_bytes}",
-                loss_text(*final_loss),
-                clock(*seconds)
-            );
+            // A foreign trainer may not say its loss, or not so that we understand it.
+            let unsaid = before.foreign && !final_loss.is_finite();
+            let loss = if unsaid { String::new() } else { format!(", loss {}", loss_text(*final_loss)) };
+            let text = format!("finished: {steps} steps{loss}, in {}, peak {peak_ram_bytes}", clock(*seconds));
             (Some(*steps), Note, text)
         }
         Event::Warning { step, message } => (Some(*step), Warning, message.clone()),
         Event::WorkerStarted { pid, attempt, cap, .. } => {
+            if before.foreign {
+                let cap = cap.map_or(String::new(), |cap| format!(", with at most {cap} of RAM"));
+                return Some(Told { step: None, tone: Routine, text: format!("start {attempt}, process {pid}{cap}") });
+            }
             let cap = cap.map_or(String::new(), |cap| format!(", under a cap of {cap}"));
             match attempt {
                 0 | 1 => (None, Routine, format!("worker {pid} started{cap}")),
@@ -73,11 +92,11 @@ pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
             }
         }
         Event::Planned { ram_bytes, budget_bytes, micro_batch, accumulation, recompute, .. } => {
-            let word = if planned_before { "plan changed" } else { "plan" };
+            let word = if before.planned { "plan changed" } else { "plan" };
             let text = format!(
                 "{word}: {ram_bytes} of {budget_bytes}, micro-batch {micro_batch} x {accumulation}, {recompute} blocks computed twice"
             );
-            (None, if planned_before { Note } else { Routine }, text)
+            (None, if before.planned { Note } else { Routine }, text)
         }
         Event::Pressure { step, answer, why, .. } => {
             let tone = match answer.as_str() {
@@ -91,7 +110,8 @@ pub(super) fn told(event: &Event, planned_before: bool) -> Option<Told> {
                 0 => "nothing was saved".to_string(),
                 step => format!("step {step} is saved"),
             };
-            (Some(*step), Trouble, format!("worker died: {told} ({confidence}); {saved}"))
+            let who = if before.foreign { "it" } else { "worker" };
+            (Some(*step), Trouble, format!("{who} died: {told} ({confidence}); {saved}"))
         }
         Event::Decided { decision, why, cap, .. } => {
             let what = match (decision.as_str(), cap) {
@@ -159,8 +179,8 @@ mod tests {
     #[test]
     fn a_message_with_escapes_and_line_ends_becomes_one_harmless_line() {
         let event = Event::Warning { step: 3, message: "a\x1b[2J\r\nb\tc\u{9b}d".into() };
-        assert_eq!(told(&event, false).unwrap().text, "a [2J b c d");
-        let long = told(&Event::MirrorTrouble { message: "é".repeat(2000) }, false).unwrap().text;
+        assert_eq!(told(&event, Before::default()).unwrap().text, "a [2J b c d");
+        let long = told(&Event::MirrorTrouble { message: "é".repeat(2000) }, Before::default()).unwrap().text;
         assert!(long.ends_with('…') && long.len() <= LONGEST + 3, "{}", long.len());
     }
 
@@ -176,13 +196,13 @@ mod tests {
             evidence: serde_json::Value::Null,
         };
         assert_eq!(
-            told(&incident, false).unwrap().text,
+            told(&incident, Before::default()).unwrap().text,
             "worker died: killed by the kernel: its cgroup was out of memory (proven); step 100 is saved"
         );
         let (decision, why) = ("replan".to_string(), "the limit is smaller than the plan".to_string());
         let decided = Event::Decided { decision, why, cap: Some(Bytes::mib(180)), inputs: serde_json::Value::Null };
         assert_eq!(
-            told(&decided, false).unwrap().text,
+            told(&decided, Before::default()).unwrap().text,
             "plans again under 180 MiB: the limit is smaller than the plan"
         );
     }

@@ -3,6 +3,7 @@
 //! What nobody has measured is left out, not written as zero. Counters count over the whole journal, so a page that is
 //! started again goes on where it was.
 
+use std::collections::BTreeMap;
 use std::fmt::Error;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::feed::Told;
-use crate::view::{PartView, Status};
+use crate::view::{PartView, ProcessView, Status};
 
 /// The format's media type.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,6 +41,7 @@ impl Collector for Figures {
         self.run(&mut sheet)?;
         self.training(&mut sheet)?;
         self.memory(&mut sheet)?;
+        self.processes(&mut sheet)?;
         self.counts(&mut sheet)
     }
 }
@@ -48,7 +50,9 @@ impl Figures {
     fn run(&self, sheet: &mut Sheet<'_>) -> Result<(), Error> {
         let Told { name, view, .. } = &*self.0;
         let version = view.run.as_ref().map_or("", |run| &run.version);
-        sheet.info("plimsoll_run", "What is watched", &[("name", name), ("version", version)])?;
+        let mut labels: Vec<(&str, &str)> = vec![("name", name), ("version", version)];
+        labels.extend(view.trainer.as_ref().map(|trainer| ("trainer", trainer.name.as_str())));
+        sheet.info("plimsoll_run", "What is watched", &labels)?;
         let states = [
             ("running", Status::Running),
             ("stopped", Status::Stopped),
@@ -68,10 +72,14 @@ impl Figures {
         let total = (view.total_steps > 0).then_some(view.total_steps as f64);
         sheet.gauge("plimsoll_planned_steps", "Steps to do", total)?;
         sheet.gauge("plimsoll_loss", "Mean loss of the last step", latest.map(|step| step.loss))?;
-        sheet.gauge("plimsoll_learning_rate", "Learning rate of the last step", latest.map(|step| step.lr))?;
+        // Of somebody else's trainer the log tells step and loss, and nothing else.
+        let own = latest.filter(|_| view.trainer.is_none());
+        sheet.gauge("plimsoll_learning_rate", "Learning rate of the last step", own.map(|step| step.lr))?;
         let norm = latest.and_then(|step| step.grad_norm);
         sheet.gauge("plimsoll_gradient_norm", "Norm of the last step's gradient before clipping", norm)?;
-        sheet.gauge("plimsoll_step_seconds", "Wall time of the last step", latest.map(|step| step.seconds))?;
+        sheet.gauge("plimsoll_step_seconds", "Wall time of the last step", own.map(|step| step.seconds))?;
+        let pace = view.seconds_per_step.filter(|_| view.trainer.is_some());
+        sheet.gauge("plimsoll_seconds_per_step", "Wall time of a step since the trainer was started", pace)?;
         let evaluated = view.evaluated.as_ref();
         sheet.gauge("plimsoll_eval_loss", "Mean loss of the last evaluation", evaluated.map(|eval| eval.loss))?;
         sheet.gauge("plimsoll_eval_bleu", "BLEU-4 of the last evaluation", evaluated.and_then(|eval| eval.bleu))?;
@@ -100,11 +108,14 @@ impl Figures {
         sheet.gauges("plimsoll_ram_bytes", "RAM in use, by line of the plan, where it is measured", "part", used)?;
         let planned = parts(|part| part.planned_bytes);
         sheet.gauges("plimsoll_ram_planned_bytes", "RAM planned, by line of the plan", "part", planned)?;
+        let foreign = self.0.view.trainer.is_some();
+        let (budget, limit) = if foreign { (None, memory.budget_bytes) } else { (memory.budget_bytes, None) };
         let totals = [
             ("plimsoll_ram_used_bytes", "RAM in use, all processes", memory.used_bytes),
             ("plimsoll_ram_peak_bytes", "The most RAM that was seen in use", memory.seen_peak_bytes),
             ("plimsoll_ram_planned_peak_bytes", "The planned peak of RAM", memory.planned_bytes),
-            ("plimsoll_ram_budget_bytes", "The budget that the plan was made for", memory.budget_bytes),
+            ("plimsoll_ram_budget_bytes", "The budget that the plan was made for", budget),
+            ("plimsoll_ram_limit_bytes", "The limit of the trainer's cgroup", limit),
             ("plimsoll_headroom_bytes", "What could still be taken, under all limits", memory.headroom_bytes),
             ("plimsoll_swap_bytes", "The worker's swap", memory.swap_bytes),
             ("plimsoll_swapping_bytes_per_second", "The machine's swapping", memory.swapping_bytes_per_second),
@@ -116,6 +127,27 @@ impl Figures {
         let stalls = [("some", memory.stall_some), ("full", memory.stall_full)];
         let stalls = stalls.into_iter().filter_map(|(kind, percent)| Some((kind, percent? / 100.0)));
         sheet.gauges("plimsoll_memory_stall_ratio", "Share of time stalled on memory (PSI, 10 s)", "kind", stalls)
+    }
+
+    /// The processes of somebody else's trainer, added up by role: numbers of processes come and go.
+    fn processes(&self, sheet: &mut Sheet<'_>) -> Result<(), Error> {
+        let Some(trainer) = &self.0.view.trainer else { return Ok(()) };
+        let by_role = |of: fn(&ProcessView) -> Option<f64>| {
+            let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+            for process in &trainer.processes {
+                if let Some(value) = of(process) {
+                    *sums.entry(process.role.as_str()).or_default() += value;
+                }
+            }
+            sums
+        };
+        sheet.gauges("plimsoll_processes", "Processes of the trainer, by role", "role", by_role(|_| Some(1.0)))?;
+        let rss = by_role(|process| Some(process.rss_bytes.0 as f64));
+        sheet.gauges("plimsoll_process_rss_bytes", "RAM by role, shared pages counted in full", "role", rss)?;
+        let pss = by_role(|process| Some(process.pss_bytes?.0 as f64));
+        sheet.gauges("plimsoll_process_pss_bytes", "Fair share of RAM by role", "role", pss)?;
+        let vram = by_role(|process| Some(process.vram_bytes?.0 as f64));
+        sheet.gauges("plimsoll_process_vram_bytes", "Memory on the cards by role", "role", vram)
     }
 
     fn counts(&self, sheet: &mut Sheet<'_>) -> Result<(), Error> {

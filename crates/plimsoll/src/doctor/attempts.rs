@@ -178,10 +178,24 @@ pub struct Finite {
 /// Walks a journal.
 pub fn course(records: &[Record]) -> Course {
     let mut course = Course::default();
+    // Of somebody else's trainer: when its last step was told.
+    let mut told: Option<u64> = None;
     for record in records {
         match &record.event {
+            Event::Launched { .. } => told = Some(record.unix_ms),
+            Event::Progress { step, total, loss } => {
+                let since = told.replace(record.unix_ms).unwrap_or(record.unix_ms);
+                let seconds = record.unix_ms.saturating_sub(since) as f64 / 1000.0;
+                (course.step, course.total) = (*step, total.or(course.total));
+                course.seconds.insert(*step, seconds);
+                if let Some(loss) = loss.filter(|loss| loss.is_finite()) {
+                    course.finite = Some(Finite { step: *step, loss, lr: 0.0, grad_norm: None });
+                }
+            }
+            // What it did since is told by its end alone.
+            Event::Incident { step, .. } if told.is_some() => course.step = course.step.max(*step),
             Event::RunStarted { total_steps, .. } => {
-                let total = Some(*total_steps);
+                let total = Some(*total_steps).filter(|total| *total > 0);
                 course = Course { total, repeated: course.repeated, resumes: course.resumes, ..Course::default() };
             }
             Event::Resumed { step, .. } => {

@@ -1,7 +1,10 @@
 //! All that the doctor knows of a run, as plain values: what [`super::gather`] read, and what tests make up.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use plimsoll_launch::failure::{Abilities, Failure};
+use plimsoll_launch::swap::SwapFacts;
 use plimsoll_machine::Bytes;
 use plimsoll_recover::cause::Evidence;
 use plimsoll_watch::Record;
@@ -19,6 +22,8 @@ pub struct Case {
     pub job: Option<JobFacts>,
     /// The plan's.
     pub plan: Option<PlanFacts>,
+    /// What a run of somebody else's trainer was asked to be.
+    pub launch: Option<LaunchFacts>,
     /// Checkpoints on disk, by step.
     pub checkpoints: Vec<CheckpointFacts>,
     /// The moment of asking.
@@ -53,6 +58,30 @@ pub struct PlanFacts {
     pub threads: u64,
 }
 
+/// What a run of somebody else's trainer was asked to be, and what its folder holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LaunchFacts {
+    /// The user's command.
+    pub words: Vec<String>,
+    /// Where it runs.
+    pub folder: PathBuf,
+    /// What the trainer can do; none where its command cannot be understood any more.
+    pub can: Option<Abilities>,
+    /// Where the lines stand that deaths were judged by.
+    pub places: BTreeMap<Place, PathBuf>,
+}
+
+/// A line of a start's logs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Which start.
+    pub attempt: u64,
+    /// Which line.
+    pub line: u64,
+    /// What stands there.
+    pub text: String,
+}
+
 /// A checkpoint on disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckpointFacts {
@@ -73,6 +102,10 @@ pub struct Now {
     pub life: Life,
     /// What the machine still shows of a death that nobody saw.
     pub evidence: Option<Evidence>,
+    /// What that was, for somebody else's trainer.
+    pub failure: Option<Failure>,
+    /// The machine as far as swap is concerned, with nobody's demand.
+    pub swap: Option<SwapFacts>,
     /// Free on the run folder's file system.
     pub disk_free: Option<Bytes>,
     /// CPU time that the run's cgroup was refused.

@@ -3,10 +3,14 @@
 //! Every key is always there; what is not known is `null` or empty. Kinds of causes, confidences and sources have the
 //! names that the journal uses.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use plimsoll_launch::failure::FailureKind;
+use plimsoll_launch::swap::SwapVerdict;
 use plimsoll_machine::Bytes;
 use plimsoll_recover::cause::{Confidence, Source};
+use plimsoll_watch::Member;
 use serde::Serialize;
 
 /// What happened, why, and what to do.
@@ -34,6 +38,10 @@ pub struct Diagnosis {
     pub pace: Option<Pace>,
     /// What to change, the most useful first.
     pub advice: Vec<Advice>,
+    /// Whether swap would have helped, where memory was short.
+    pub swap: Option<SwapVerdict>,
+    /// The trainer that was guarded, where it is not our own.
+    pub trainer: Option<TrainerStory>,
     /// The command that goes on.
     pub next: Option<String>,
     /// What is odd about the evidence itself.
@@ -86,6 +94,10 @@ pub struct Finding {
     pub confidence: Confidence,
     /// Who found it.
     pub found_by: FoundBy,
+    /// The process that it began with, of somebody else's trainer.
+    pub culprit: Option<String>,
+    /// The kind with its details, of somebody else's trainer.
+    pub detail: Option<FailureKind>,
     /// The facts.
     pub because: Vec<Ground>,
     /// What was looked for and not found, or could not be looked at.
@@ -111,7 +123,9 @@ pub enum FoundBy {
 pub struct Ground {
     /// Who says so, where that is known.
     pub source: Option<Source>,
-    /// The line of the log.
+    /// The log.
+    pub file: Option<PathBuf>,
+    /// The line of it.
     pub line: Option<usize>,
     /// What.
     pub text: String,
@@ -149,10 +163,68 @@ pub struct Lost {
 pub struct Advice {
     /// What, and why.
     pub text: String,
-    /// The key of the job that would do it.
+    /// The key of the job, or the knob of somebody else's trainer, that would do it.
     pub key: Option<&'static str>,
     /// Its new value.
     pub value: Option<String>,
+}
+
+/// The story of somebody else's trainer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TrainerStory {
+    /// Its name, and what launches it.
+    pub name: String,
+    /// The command as the user typed it.
+    pub command: String,
+    /// Where it runs.
+    pub folder: Option<PathBuf>,
+    /// Its starts, in order.
+    pub starts: Vec<Start>,
+    /// What was asked for and is not so.
+    pub not_as_asked: Vec<String>,
+    /// What it is set to since the last start, by our names.
+    pub settings: BTreeMap<String, serde_json::Value>,
+    /// Its processes when last looked at.
+    pub processes: Vec<Member>,
+    /// What they took together then.
+    pub ram_bytes: Option<Bytes>,
+    /// The most that was seen.
+    pub peak_ram_bytes: Option<Bytes>,
+    /// Why there is no further start, where it was given up.
+    pub given_up: Option<String>,
+}
+
+/// One start of somebody else's trainer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Start {
+    /// Which, from 1.
+    pub attempt: u64,
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// How long it lived.
+    pub seconds: f64,
+    /// The last step that it told.
+    pub step: Option<u64>,
+    /// The whole command.
+    pub command: String,
+    /// What its environment got on top.
+    pub env: BTreeMap<String, String>,
+    /// What differs from the user's own command.
+    pub changes: Vec<String>,
+    /// The checkpoint that it went on from.
+    pub from: Option<PathBuf>,
+    /// The step of it.
+    pub from_step: Option<u64>,
+    /// The most RAM that it might take.
+    pub limit_bytes: Option<Bytes>,
+    /// `finished`, `stopped`, `died`, `gave_way` (to step up again), `running` or `unseen`.
+    pub end: &'static str,
+    /// Why it died.
+    pub cause: Option<Finding>,
+    /// What was done about it, and why.
+    pub then: Option<String>,
+    /// What was noticed while it ran.
+    pub warnings: Vec<String>,
 }
 
 /// Where the time went.

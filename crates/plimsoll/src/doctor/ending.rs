@@ -51,6 +51,8 @@ pub fn by_supervisor(incident: &Event) -> Option<Judged> {
     };
     let told = if same || told.is_empty() { known.to_string() } else { told.clone() };
     let finding = Finding {
+        culprit: None,
+        detail: None,
         kind: sanitize::clean(kind),
         told: sanitize::clean(&told),
         confidence: words::confidence(confidence),
@@ -85,7 +87,8 @@ fn stopped_by_an_error(reason: &str) -> Option<Judged> {
 
 fn from_words(kind: Kind, confidence: Confidence, because: Vec<Ground>, stderr_tail: Vec<String>) -> Judged {
     let (name, told, found_by) = (kind.name().to_string(), sanitize::clean(&kind.to_string()), FoundBy::Journal);
-    let finding = Finding { kind: name, told, confidence, found_by, because, missing: Vec::new() };
+    let finding =
+        Finding { kind: name, told, confidence, found_by, culprit: None, detail: None, because, missing: Vec::new() };
     Judged { kind, finding, evidence: Evidence { stderr_tail, ..Evidence::default() } }
 }
 
@@ -97,6 +100,8 @@ fn after_the_fact(evidence: Evidence) -> Judged {
         told: sanitize::clean(&found.kind.to_string()),
         confidence: found.confidence,
         found_by: FoundBy::Doctor,
+        culprit: None,
+        detail: None,
         because: grounds(&found),
         missing: missing(&found.kind, &evidence),
     };
@@ -171,5 +176,5 @@ fn short(text: &str) -> &str {
 }
 
 fn ground(source: Option<Source>, text: &str) -> Ground {
-    Ground { source, line: None, text: sanitize::clean(text) }
+    Ground { source, file: None, line: None, text: sanitize::clean(text) }
 }

@@ -141,6 +141,7 @@ impl Story {
                 eval_every: Some(200),
                 keep: 3,
             }),
+            launch: None,
             plan: Some(PlanFacts { ram_peak: Bytes::mib(900), loader_threads: 1, threads: 4 }),
             checkpoints: checkpoints.iter().map(whole).collect(),
             now: Now { unix_ms: self.at + 60_000, evidence: None, disk_free: Some(Bytes::gib(40)), ..Now::default() },

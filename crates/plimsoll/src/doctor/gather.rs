@@ -1,5 +1,7 @@
 //! Reads a run folder and its surroundings into a [`Case`]. Nothing is written, and what cannot be read is absent.
 
+mod launched;
+
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,10 +17,12 @@ use super::{after, journal, throttle};
 use crate::job::run_folder;
 use crate::render::{Fail, OrFail};
 use crate::settings::Settings;
+use crate::swap_facts::swap_facts;
 
 /// Reads the run in `folder`. Exit 2 where there is none.
 pub fn run_folder(folder: &Path) -> Result<Case, Fail> {
-    if !run_folder::holds_run(folder) && !folder.join(".lock").exists() {
+    let launched = folder.join(crate::launch::CHARGE).exists();
+    if !run_folder::holds_run(folder) && !folder.join(".lock").exists() && !launched {
         let fact = format!("`{}` is not a run: it has no plan.json, journal.jsonl or checkpoints", folder.display());
         return Err(Fail::usage(fact).hint("name a run folder, or a log file"));
     }
@@ -29,9 +33,14 @@ pub fn run_folder(folder: &Path) -> Result<Case, Fail> {
         damaged,
         job: Settings::from_run(folder).ok().map(|settings| job_facts(&settings)),
         plan: plan_facts(folder),
+        launch: None,
         checkpoints: checkpoints(folder),
         now: Now::default(),
     };
+    case.launch = launched::launch_facts(folder, &case.records);
+    if case.launch.is_some() {
+        case.checkpoints = launched::checkpoints(folder);
+    }
     case.now = now(folder, &case);
     // A line that is being written is no damage.
     if case.now.life != Life::Dead && case.damaged.last() == Some(&(case.records.len() + case.damaged.len())) {
@@ -78,11 +87,14 @@ fn now(folder: &Path, case: &Case) -> Now {
     let all = attempts(&case.records);
     let last = all.last();
     let unseen = last.filter(|attempt| life == Life::Dead && attempt.end == End::Open && attempt.failed().is_none());
+    let dead_of_something = life == Life::Dead && last.is_some_and(|attempt| attempt.end != End::Finished);
     let disk_free = rustix::fs::statvfs(folder).ok().map(|found| Bytes(found.f_bavail.saturating_mul(found.f_frsize)));
     Now {
         unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
         life,
-        evidence: unseen.map(|attempt| after::evidence(&root, attempt)),
+        evidence: unseen.filter(|_| case.launch.is_none()).map(|attempt| after::evidence(&root, attempt)),
+        failure: unseen.and_then(|attempt| launched::unseen_failure(&root, folder, attempt)),
+        swap: dead_of_something.then(|| swap_facts(&root)).flatten(),
         disk_free,
         throttle: last.filter(|_| life != Life::Dead).and_then(worker).and_then(|pid| throttle::throttle(&root, pid)),
         model_is_there: folder.join("model/config.json").exists(),

@@ -1,91 +1,95 @@
-//! A text log of anybody's: a trainer's output, `dmesg`, `journalctl`, `docker inspect`, Slurm.
+//! Text logs of anybody's: a trainer's output, one file or one a rank, `dmesg`, `journalctl`, `docker inspect`, Slurm.
 //!
-//! Read once, as a stream, in bounded memory. `cause` weighs a death whose exit was seen; a log has none, so its lines
-//! are weighed in [`judge()`], in the same order: witnesses first, the program's own words next, a bare signal last.
+//! Each is read once, as a stream, in bounded memory. There is one judgement: `plimsoll_launch::failure` weighs what
+//! trainer, kernel and daemons say; [`judge`] gathers the scene for it and adds what only other logs tell. What a
+//! training survived is no death. The encoding may be anything.
 
+mod form;
 mod judge;
 mod remedy;
 mod scan;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use plimsoll_launch::failure::LogSource;
 
 use crate::render::{Fail, OrFail};
 
 use super::diagnosis::{Diagnosis, Status};
-use judge::judge;
+use judge::{Judged, judge};
 use scan::{Scan, scan};
 
-/// How much of a file is looked at to tell text from other things.
-const HEAD: usize = 8 << 10;
-/// Lines after a program's own words from which on it may have survived what they tell. A crash of many ranks writes
-/// hundreds.
-const AFTERMATH: u64 = 2000;
+/// What a file was read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// A program's output.
+    Program(LogSource),
+    /// The kernel's log.
+    Kernel,
+}
 
-/// What the log at `path` tells. Exit 2 for what is no text.
-pub fn log_file(path: &Path) -> Result<Diagnosis, Fail> {
+/// A log that was read.
+#[derive(Clone, Debug)]
+struct Read {
+    path: PathBuf,
+    of: Of,
+    scan: Scan,
+}
+
+/// What the logs at `paths` and the kernel logs at `kernel` tell. Exit 2 for what is no text.
+pub fn log_files(paths: &[PathBuf], kernel: &[PathBuf]) -> Result<Diagnosis, Fail> {
+    let programs = paths.iter().map(|path| (path, Of::Program(source(path))));
+    let kernels = kernel.iter().map(|path| (path, Of::Kernel));
+    let reads: Result<Vec<Read>, Fail> = programs.chain(kernels).map(|(path, of)| read(path, of)).collect();
+    Ok(diagnose(&reads?))
+}
+
+fn read(path: &Path, of: Of) -> Result<Read, Fail> {
     let file = fs_err::File::open(path).or_usage()?;
     let mut from = std::io::BufReader::with_capacity(64 << 10, file);
     let head = std::io::BufRead::fill_buf(&mut from).or_usage()?;
-    is_text(path, &head[..head.len().min(HEAD)])?;
-    let scan = scan(from).or_usage()?;
-    Ok(diagnose(path, &scan))
-}
-
-/// Refuses what is no text log, and says what it is where that can be seen.
-fn is_text(path: &Path, head: &[u8]) -> Result<(), Fail> {
-    let name = path.display();
-    if head.is_empty() {
-        return Err(Fail::usage(format!("`{name}` is empty")).hint("a log that was not flushed may lie elsewhere"));
-    }
-    let hints: [(&[u8], &str); 6] = [
-        (b"\x1f\x8b", "it is compressed with gzip: unpack it first (`zcat`)"),
-        (b"\x28\xb5\x2f\xfd", "it is compressed with zstd: unpack it first (`zstdcat`)"),
-        (b"BZh", "it is compressed with bzip2: unpack it first (`bzcat`)"),
-        (b"\xfd7zXZ", "it is compressed with xz: unpack it first (`xzcat`)"),
-        (b"LPKSHHRH", "it is a journal of systemd: print it first (`journalctl --file`)"),
-        (b"\xff\xfe", "it is UTF-16: convert it first (`iconv -f UTF-16 -t UTF-8`)"),
-    ];
-    let known = hints.iter().find(|(mark, _)| head.starts_with(mark)).map(|(_, hint)| *hint);
-    let zero = head.iter().position(|&byte| byte == 0);
-    if known.is_none() && zero.is_none() {
-        return Ok(());
-    }
-    let found = zero.map_or(String::new(), |at| format!(": byte {at} is zero"));
-    let fail = Fail::usage(format!("`{name}` is not a text log{found}"));
-    Err(fail.hint(known.unwrap_or("name a text file, or a run folder")))
-}
-
-fn diagnose(path: &Path, scan: &Scan) -> Diagnosis {
-    let mut judged = judge(scan);
-    let mut remarks = Vec::new();
-    if scan.left_out > 0 {
-        remarks.push(format!("{} telling lines in the middle of the log were left out", scan.left_out));
-    }
-    if let Some(judged) = &mut judged
-        && judged.by_words
-        && let Some(line) = judged.finding.because.iter().find_map(|ground| ground.line)
-    {
-        let after = scan.lines.saturating_sub(line as u64);
-        if after > AFTERMATH {
-            let sure = &mut judged.finding.confidence;
-            *sure = (*sure).min(plimsoll_recover::cause::Confidence::Likely);
-            remarks.push(format!(
-                "the log goes on for {after} lines after line {line}: the program may have survived that"
-            ));
-        }
-    }
-    let advice = judged.as_ref().map(|judged| remedy::advice(judged, scan)).unwrap_or_default();
-    let (status, headline) = match &judged {
-        Some(judged) => (Status::LogOfADeath, headline(judged, scan.lines)),
-        None => (Status::LogWithoutADeath, format!("nothing in {} lines tells of a death", scan.lines)),
+    form::is_text(path, head)?;
+    let source = match of {
+        Of::Program(source) => source,
+        Of::Kernel => LogSource::Main,
     };
-    if judged.is_none()
-        && let Some(last) = scan.last_lines.back()
-    {
-        remarks.push(format!("the last line is: {}", super::sanitize::clean(&last.text)));
+    Ok(Read { path: path.to_path_buf(), of, scan: scan(from, source).or_usage()? })
+}
+
+/// Whose log a file is, by its name: torchrun names folders by ranks (`0/stderr.log`), others write `rank1` somewhere.
+fn source(path: &Path) -> LogSource {
+    let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().to_lowercase());
+    let behind = name.rsplit_once("rank").map(|(_, rest)| rest.trim_start_matches(['_', '-', '.', '=']));
+    let digits = behind.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
+    let by_name = digits.and_then(|digits| digits.parse().ok());
+    let by_folder = || {
+        let folder = path.parent()?.file_name()?.to_string_lossy().into_owned();
+        let streams = ["stdout.log", "stderr.log", "stdout", "stderr"];
+        streams.contains(&name.as_str()).then(|| folder.parse().ok()).flatten()
+    };
+    by_name.or_else(by_folder).map_or(LogSource::Main, LogSource::Rank)
+}
+
+fn diagnose(reads: &[Read]) -> Diagnosis {
+    let lines: u64 = reads.iter().map(|read| read.scan.lines).sum();
+    let left_out: u64 = reads.iter().map(|read| read.scan.left_out).sum();
+    let judged = judge(reads);
+    let mut remarks = Vec::new();
+    if left_out > 0 {
+        remarks.push(format!("{left_out} telling lines in the middle of the log were left out"));
+    }
+    let advice = judged.as_ref().map(|judged| remedy::advice(judged, reads)).unwrap_or_default();
+    let (status, headline) = match &judged {
+        Some(judged) => (Status::LogOfADeath, headline(judged, lines, reads.len())),
+        None => (Status::LogWithoutADeath, format!("nothing in {lines} lines tells of a death")),
+    };
+    if judged.is_none() {
+        remarks.extend(judge::survived(reads));
+        let last = reads.iter().find_map(|read| read.scan.last_lines.back());
+        remarks.extend(last.map(|last| format!("the last line is: {}", super::sanitize::clean(&last.text))));
     }
     Diagnosis {
-        subject: path.to_path_buf(),
+        subject: reads.first().map(|read| read.path.clone()).unwrap_or_default(),
         asked_unix_ms: None,
         status,
         headline,
@@ -96,15 +100,21 @@ fn diagnose(path: &Path, scan: &Scan) -> Diagnosis {
         done: Vec::new(),
         pace: None,
         advice,
+        swap: None,
+        trainer: None,
         next: None,
         remarks,
     }
 }
 
-fn headline(judged: &judge::Judged, lines: u64) -> String {
+fn headline(judged: &Judged, lines: u64, files: usize) -> String {
     let finding = &judged.finding;
-    let place = match finding.because.iter().find_map(|ground| ground.line) {
-        Some(line) => format!(", line {line} of {lines}"),
+    let place = match finding.because.iter().find(|ground| ground.line.is_some()) {
+        Some(ground) if files == 1 => format!(", line {} of {lines}", ground.line.unwrap_or_default()),
+        Some(ground) => {
+            let file = ground.file.as_ref().map_or(String::new(), |file| format!("{} ", file.display()));
+            format!(", {file}line {}", ground.line.unwrap_or_default())
+        }
         None => String::new(),
     };
     match finding.confidence {

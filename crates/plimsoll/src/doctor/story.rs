@@ -8,6 +8,7 @@ use super::attempts::{Attempt, Course, End, attempts, course};
 use super::case::{Case, Life};
 use super::diagnosis::{Diagnosis, Finding, FoundBy, Lost, Pace, Progress, Slow, Status};
 use super::ending::{Judged, judge};
+use super::foreign;
 use super::numbers::Numbers;
 use super::pace::pace;
 use super::sanitize::{clean, shell_word};
@@ -16,6 +17,9 @@ use super::when::Span;
 
 /// What happened to a run, why, and what to do.
 pub fn story(case: &Case) -> Diagnosis {
+    if foreign::is_foreign(case) {
+        return foreign::story(case);
+    }
     let all = attempts(&case.records);
     let course = course(&case.records);
     let last = all.last();
@@ -44,6 +48,10 @@ pub fn story(case: &Case) -> Diagnosis {
         _ => Vec::new(),
     };
     advice.extend(pace_advice);
+    let swap = judged.as_ref().and_then(|judged| {
+        let planned = last.and_then(|last| Numbers::read(case, last, &course, &judged.evidence).planned);
+        super::swap::after_native(&judged.kind, planned, case.now.swap.as_ref())
+    });
     let cause = judged.map(|judged| judged.finding);
     let headline = headline(case, status, &progress, &course, last, cause.as_ref(), pace.as_ref());
     Diagnosis {
@@ -58,6 +66,8 @@ pub fn story(case: &Case) -> Diagnosis {
         done: done(case, &course),
         pace,
         advice,
+        swap,
+        trainer: None,
         next: next(case, status),
         remarks: remarks(case, &progress, &course),
     }
@@ -78,7 +88,7 @@ fn status(case: &Case, last: Option<&Attempt<'_>>, judged: Option<&Judged>) -> S
 }
 
 /// The newest checkpoint that is whole. The disk knows better than the journal.
-fn saved_step(case: &Case, course: &Course) -> u64 {
+pub fn saved_step(case: &Case, course: &Course) -> u64 {
     let whole = case.checkpoints.iter().filter(|checkpoint| checkpoint.trouble.is_none()).map(|c| c.step).max();
     match case.checkpoints.is_empty() {
         true => course.saved.unwrap_or(0),
@@ -86,7 +96,7 @@ fn saved_step(case: &Case, course: &Course) -> u64 {
     }
 }
 
-fn lost(status: Status, progress: &Progress, course: &Course) -> Option<Lost> {
+pub fn lost(status: Status, progress: &Progress, course: &Course) -> Option<Lost> {
     if matches!(status, Status::Running | Status::Finished | Status::NotStarted) || progress.step <= progress.saved_step
     {
         return None;
@@ -139,7 +149,7 @@ fn pressed<'a>(attempt: &Attempt<'a>) -> Option<&'a str> {
     }
 }
 
-fn place(progress: &Progress) -> String {
+pub fn place(progress: &Progress) -> String {
     match (progress.step, progress.total_steps) {
         (0, _) => "before its first step".to_string(),
         (step, Some(total)) => format!("after step {step} of {total}"),
@@ -228,7 +238,7 @@ fn next(case: &Case, status: Status) -> Option<String> {
     }
 }
 
-fn remarks(case: &Case, progress: &Progress, course: &Course) -> Vec<String> {
+pub fn remarks(case: &Case, progress: &Progress, course: &Course) -> Vec<String> {
     let mut out = Vec::new();
     for broken in case.checkpoints.iter().filter_map(|c| c.trouble.as_ref().map(|trouble| (c.step, trouble))) {
         out.push(clean(&format!("the checkpoint of step {} cannot be used: {}", broken.0, broken.1)));

@@ -1,5 +1,7 @@
 //! The diagnosis for people: the headline first, then why, then what to do, then the rest. For three in the morning.
 
+mod training;
+
 use std::fmt::Write;
 use std::io::IsTerminal;
 
@@ -12,6 +14,8 @@ use super::when::{Span, When};
 
 /// Entries of the timeline that are printed; `--json` has all.
 const SHOWN: usize = 24;
+/// A label that is longer than this does not push the others aside.
+const WIDE: usize = 40;
 
 /// Whether to paint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +54,9 @@ pub fn text(diagnosis: &Diagnosis, colour: Colour) -> String {
     if let (Some(asked), Some(last)) = (diagnosis.asked_unix_ms, diagnosis.progress.and_then(|p| p.last_unix_ms)) {
         line(&mut out, &format!("last sign: {} UTC, {} ago", When(last), Span::between(last, asked)));
     }
+    if let Some(trainer) = &diagnosis.trainer {
+        training::who(&mut out, trainer, colour);
+    }
     if let Some(cause) = &diagnosis.cause {
         why(&mut out, cause, colour);
     }
@@ -65,17 +72,34 @@ pub fn text(diagnosis: &Diagnosis, colour: Colour) -> String {
     }
     if !diagnosis.advice.is_empty() {
         head(&mut out, "what to do", colour);
-        diagnosis.advice.iter().for_each(|advice| line(&mut out, &format!("  - {}", advised(advice))));
-        if diagnosis.advice.iter().any(|advice| advice.key.is_some()) {
+        let foreign = diagnosis.trainer.is_some();
+        diagnosis.advice.iter().for_each(|advice| line(&mut out, &format!("  - {}", advised(advice, diagnosis))));
+        if diagnosis.advice.iter().any(|advice| advice.key.is_some()) && diagnosis.progress.is_some() {
             let job = shell_word(&diagnosis.subject.join("job.toml"));
-            line(&mut out, &format!("  (`table.key = value` stands in {job}, which a resume reads)"));
+            line(
+                &mut out,
+                &match foreign {
+                    true => "  (`--set` stands before the `--` of `plimsoll run`; a resume keeps the run's settings)"
+                        .to_string(),
+                    false => format!("  (`table.key = value` stands in {job}, which a resume reads)"),
+                },
+            );
         }
+    }
+    if let Some(swap) = &diagnosis.swap {
+        head(&mut out, "swap", colour);
+        swap.to_string().lines().for_each(|text| line(&mut out, &format!("  {text}")));
     }
     if let Some(pace) = &diagnosis.pace {
         time(&mut out, pace, colour);
     }
-    list(&mut out, "what was done", &diagnosis.done, colour);
-    story(&mut out, &diagnosis.timeline, colour);
+    match &diagnosis.trainer {
+        Some(trainer) => training::what_happened(&mut out, trainer, colour),
+        None => {
+            list(&mut out, "what was done", &diagnosis.done, colour);
+            story(&mut out, &diagnosis.timeline, colour);
+        }
+    }
     list(&mut out, "also", &diagnosis.remarks, colour);
     if let Some(next) = &diagnosis.next {
         let how = match diagnosis.status {
@@ -96,9 +120,13 @@ fn why(out: &mut String, cause: &Finding, colour: Colour) {
         Confidence::Unproven => "unproven: nothing that was seen tells why",
     };
     line(out, &format!("  {sure}"));
-    let wide = cause.because.iter().map(|ground| label(ground).len()).max().unwrap_or(0);
+    // Which file needs no word where there is but one.
+    let mut files = cause.because.iter().filter_map(|ground| ground.file.as_ref());
+    let first = files.next();
+    let files = found_in_a_run(cause) || files.any(|file| Some(file) != first);
+    let wide = cause.because.iter().map(|ground| label(ground, files).len()).max().unwrap_or(0).min(WIDE);
     for ground in &cause.because {
-        line(out, &format!("  {:wide$}  {}", label(ground), ground.text));
+        line(out, &format!("  {:wide$}  {}", label(ground, files), ground.text));
     }
     if !cause.missing.is_empty() {
         line(out, "  not proven, because:");
@@ -106,12 +134,19 @@ fn why(out: &mut String, cause: &Finding, colour: Colour) {
     }
 }
 
-fn label(ground: &Ground) -> String {
+pub(super) fn label(ground: &Ground, files: bool) -> String {
     match (ground.line, ground.source) {
-        (Some(number), _) => format!("line {number}"),
+        (Some(number), _) => match ground.file.as_ref().filter(|_| files) {
+            Some(file) => format!("{} line {number}", file.display()),
+            None => format!("line {number}"),
+        },
         (None, Some(source)) => source.told().to_string(),
         (None, None) => String::new(),
     }
+}
+
+fn found_in_a_run(cause: &Finding) -> bool {
+    cause.found_by != super::diagnosis::FoundBy::Log
 }
 
 fn time(out: &mut String, pace: &Pace, colour: Colour) {
@@ -135,8 +170,11 @@ fn time(out: &mut String, pace: &Pace, colour: Colour) {
     pace.verdicts.iter().for_each(|verdict| line(out, &format!("  {}", verdict.text)));
 }
 
-fn advised(advice: &Advice) -> String {
+fn advised(advice: &Advice, diagnosis: &Diagnosis) -> String {
     match (&advice.key, &advice.value) {
+        // Whose log it is, and what its trainer calls it, is not known.
+        (Some(_), Some(_)) if diagnosis.progress.is_none() => advice.text.clone(),
+        (Some(key), Some(value)) if diagnosis.trainer.is_some() => format!("{}: `--set {key}={value}`", advice.text),
         (Some(key), Some(value)) => format!("{}: `{key} = {value}`", advice.text),
         _ => advice.text.clone(),
     }
@@ -162,18 +200,18 @@ fn story(out: &mut String, timeline: &[Happening], colour: Colour) {
     }
 }
 
-fn list(out: &mut String, name: &str, lines: &[String], colour: Colour) {
+pub(super) fn list(out: &mut String, name: &str, lines: &[String], colour: Colour) {
     if !lines.is_empty() {
         head(out, name, colour);
         lines.iter().for_each(|text| line(out, &format!("  {text}")));
     }
 }
 
-fn head(out: &mut String, name: &str, colour: Colour) {
+pub(super) fn head(out: &mut String, name: &str, colour: Colour) {
     line(out, &format!("\n{}", colour.paint(name, "1")));
 }
 
-fn line(out: &mut String, text: &str) {
+pub(super) fn line(out: &mut String, text: &str) {
     // Writing into a string cannot fail.
     let _ = writeln!(out, "{}", text.trim_end());
 }

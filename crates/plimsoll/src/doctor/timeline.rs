@@ -20,10 +20,12 @@ pub fn timeline(records: &[Record]) -> Vec<Happening> {
     let mut step = 0;
     let mut plan = None;
     let mut pressed = false;
+    let foreign = records.iter().any(|record| matches!(record.event, Event::Launched { .. }));
     for (nth, attempt) in all.iter().enumerate() {
         for record in attempt.records {
             step = step_of(&record.event).unwrap_or(step);
-            let Some((what, text)) = tell(&record.event, &mut plan, &mut pressed) else { continue };
+            let told = if foreign { tell_foreign(&record.event) } else { None };
+            let Some((what, text)) = told.or_else(|| tell(&record.event, &mut plan, &mut pressed)) else { continue };
             let at = Happening { unix_ms: record.unix_ms, step: Some(step), what, text: clean(&text), times: 1 };
             match out.last_mut() {
                 Some(last) if repeats(last, &at) => {
@@ -33,7 +35,10 @@ pub fn timeline(records: &[Record]) -> Vec<Happening> {
             }
         }
         // The next attempt begins although this one has no end: nobody was left to write it.
-        if let (super::attempts::End::Open, Some(next)) = (attempt.end, all.get(nth + 1)) {
+        let decided = matches!(attempt.records.last().map(|record| &record.event), Some(Event::Decided { .. }));
+        if let (super::attempts::End::Open, Some(next)) = (attempt.end, all.get(nth + 1))
+            && !decided
+        {
             let until = attempt.worked_until();
             let text =
                 format!("the journal falls silent for {}{}", Span::between(until, next.began()), booted(attempt, next));
@@ -73,6 +78,31 @@ fn step_of(event: &Event) -> Option<u64> {
         Event::Finished { steps, .. } => Some(steps),
         _ => None,
     }
+}
+
+/// What is told otherwise of somebody else's trainer.
+fn tell_foreign(event: &Event) -> Option<(&'static str, String)> {
+    Some(match event {
+        Event::RunStarted { plan, effective_batch, version, .. } => {
+            let batch =
+                if *effective_batch > 0 { format!(", {effective_batch} samples an update") } else { String::new() };
+            ("start", format!("the run starts: {plan}{batch}, version {version}"))
+        }
+        Event::WorkerStarted { pid, attempt, cap, .. } => {
+            let cap = cap.map_or(String::new(), |cap| format!(", with at most {cap} of RAM"));
+            let process = if *pid > 0 { format!(", process {pid}") } else { String::new() };
+            ("start", format!("start {attempt}{process}{cap}"))
+        }
+        Event::Incident { told, confidence, .. } if !told.is_empty() => {
+            let sure = match words::confidence(confidence) {
+                Confidence::Unproven => String::new(),
+                sure => format!(" ({})", sure.name()),
+            };
+            ("death", format!("it ends: {told}{sure}"))
+        }
+        Event::Finished { .. } => ("finish", "it is done".to_string()),
+        _ => return None,
+    })
 }
 
 /// The shape of a plan that a later plan is compared with.

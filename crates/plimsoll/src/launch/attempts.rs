@@ -440,7 +440,7 @@ fn with_rank_logs(ready: &Ready, run: &Path, attempt: u64) -> Vec<String> {
 }
 
 /// The Python that runs a command.
-fn python_of(command: &Command, folder: &Path) -> Option<PathBuf> {
+pub fn python_of(command: &Command, folder: &Path) -> Option<PathBuf> {
     let first = command.words.get(command.program)?;
     let name = first.rsplit('/').next().unwrap_or(first);
     if name.starts_with("python") {

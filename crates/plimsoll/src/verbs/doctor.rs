@@ -1,23 +1,28 @@
-//! `plimsoll doctor`: what happened to a run, or what a log tells.
+//! `plimsoll doctor`: what happened to a run, or what logs tell.
 
 use std::path::Path;
 
 use crate::args::DoctorArgs;
-use crate::doctor::{Colour, log_file, run_folder, story, text};
+use crate::doctor::{Colour, log_files, run_folder, story, text};
 use crate::render::{self, Fail};
 
-/// Tells the story of a run folder or a log file. Exit 0 whatever the story; exit 2 where there is none to tell.
+/// Tells the story of a run folder or of log files. Exit 0 whatever the story; exit 2 where there is none to tell.
 pub fn run(args: &DoctorArgs) -> Result<(), Fail> {
-    let from = args.from.as_path();
-    let diagnosis = match from.symlink_metadata() {
-        Err(_) => {
-            return Err(Fail::usage(format!("`{}` does not exist; expected a run folder or a log", from.display())));
+    for path in args.from.iter().chain(&args.dmesg) {
+        if path.symlink_metadata().is_err() {
+            return Err(Fail::usage(format!("`{}` does not exist; expected a run folder or a log", path.display())));
         }
-        Ok(_) if from.is_dir() => story(&run_folder(from)?),
-        Ok(_) => match run_of_journal(from) {
-            Some(folder) => story(&run_folder(folder)?),
-            None => log_file(from)?,
-        },
+    }
+    let run = args.from.iter().find_map(|path| if path.is_dir() { Some(path.as_path()) } else { run_of_journal(path) });
+    let diagnosis = match run {
+        Some(folder) => {
+            if args.from.len() > 1 || !args.dmesg.is_empty() {
+                let fact = format!("`{}` is a run folder, which is told alone", folder.display());
+                return Err(Fail::usage(fact).hint("name the run folder, or log files"));
+            }
+            story(&run_folder(folder)?)
+        }
+        None => log_files(&args.from, &args.dmesg)?,
     };
     match args.json {
         true => render::json(&diagnosis),

@@ -1,5 +1,6 @@
 //! One file per verb: read what was asked, have it done by a library, print.
 
+pub mod check;
 pub mod checkpoints;
 pub mod doctor;
 pub mod eval;

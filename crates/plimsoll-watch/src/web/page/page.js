@@ -22,7 +22,7 @@ function say(id, text) {
 const lossChart = new Chart(at("loss"), {
   label: "Loss by step", x: "step", writeX: count, readX: count, writeY: figure, readY: figure,
   ticksX: (low, high, most) => ticks(low, high, Math.min(most, Math.max(high - low, 1))), ticksY: ticks,
-  empty: "no step yet",
+  empty: "no loss yet",
 });
 const memoryChart = new Chart(at("memory"), {
   label: "Memory by time", x: "running time", writeX: duration, readX: stopwatch, writeY: bytes, readY: bytes,
@@ -45,14 +45,21 @@ function head() {
   at("progress").max = Math.max(view.total_steps, 1);
   at("progress").value = view.step;
   const share = view.total_steps ? ` (${percent(view.step / view.total_steps)})` : "";
-  say("steps", view.total_steps ? `step ${count(view.step)} of ${count(view.total_steps)}${share}` : "no step yet");
-  const { latest, evaluated, memory } = view;
+  say("steps", view.total_steps ? `step ${count(view.step)} of ${count(view.total_steps)}${share}` : view.step ? `step ${count(view.step)}` : "no step yet");
+  const { latest, evaluated, memory, trainer } = view;
   const rows = [
-    ["loss", figure(latest?.loss), latest ? `learning rate ${latest.lr ? figure(latest.lr) : "by the optimizer"}` : ""],
-    ["evaluation loss", figure(evaluated?.loss), evaluated ? evaluation(evaluated) : "none yet"],
-    ["tokens per second", compact(view.tokens_per_second), latest ? `${duration(latest.seconds)} the last step` : ""],
-    ["memory in use", bytes(memory.used_bytes), `planned ${bytes(memory.planned_bytes)}`],
-    ["peak seen", bytes(memory.seen_peak_bytes), `budget ${bytes(memory.budget_bytes)}`],
+    ["loss", figure(latest?.loss), trainer ? latest ? `at step ${count(latest.step)}` : "not told yet" : latest ? `learning rate ${latest.lr ? figure(latest.lr) : "by the optimizer"}` : ""],
+    ...(trainer ? [
+      ["time a step", duration(view.seconds_per_step), "since this start"],
+      ["micro-batch", count(trainer.batch), trainer.accumulation === null ? "" : `accumulated ${count(trainer.accumulation)} times`],
+      ["memory in use", bytes(memory.used_bytes), `limit ${bytes(memory.budget_bytes)}`],
+      ["peak seen", bytes(memory.seen_peak_bytes), ""],
+    ] : [
+      ["evaluation loss", figure(evaluated?.loss), evaluated ? evaluation(evaluated) : "none yet"],
+      ["tokens per second", compact(view.tokens_per_second), latest ? `${duration(latest.seconds)} the last step` : ""],
+      ["memory in use", bytes(memory.used_bytes), `planned ${bytes(memory.planned_bytes)}`],
+      ["peak seen", bytes(memory.seen_peak_bytes), `budget ${bytes(memory.budget_bytes)}`],
+    ]),
     ["headroom", bytes(memory.headroom_bytes), pressure(memory)],
   ];
   at("figures").replaceChildren(...rows.map(([name, value, note]) =>
@@ -104,12 +111,42 @@ function charts() {
   const note = budget.length ? `${bytes(budget.at(-1)[1])}${outside ? ", above the chart" : ""}` : "";
   memoryChart.draw([
     { name: "in use", kind: "used", points: used },
-    { name: "planned", kind: "planned", points: planned, level: true, note: bytes(planned.at(-1)?.[1]) },
-    { name: "budget", kind: "budget", points: budget, level: true, outside, note },
+    ...(view.trainer ? [] : [{ name: "planned", kind: "planned", points: planned, level: true, note: bytes(planned.at(-1)?.[1]) }]),
+    { name: view.trainer ? "limit" : "budget", kind: "budget", points: budget, level: true, outside, note },
   ]);
 }
 
+// The processes of somebody else's trainer, in the place of a plan's lines.
+function processes() {
+  const { trainer, run } = view;
+  say("parts-title", "Processes");
+  const onCards = trainer.processes.some((process) => process.vram_bytes !== null);
+  const names = ["in full (RSS)", "fair share (PSS)", ...(onCards ? ["on cards (VRAM)"] : [])];
+  const heading = (text, className) => {
+    const cell = made("th", className, text);
+    cell.scope = "col";
+    return cell;
+  };
+  const bar = made("span", "hidden", "share of the largest");
+  at("parts").tHead.rows[0].replaceChildren(heading("role"), heading(bar, "bars"), ...names.map((name) => heading(name, "number")));
+  const share = (process) => process.pss_bytes ?? process.rss_bytes;
+  const widest = Math.max(1, ...trainer.processes.map(share));
+  at("parts").tBodies[0].replaceChildren(...trainer.processes.map((process) => {
+    const name = made("th", "", process.role, made("small", "quiet", ` ${process.pid}`));
+    name.scope = "row";
+    const is = made("i", "is");
+    is.style.width = `${(100 * share(process)) / widest}%`;
+    const numbers = [process.rss_bytes, process.pss_bytes, ...(onCards ? [process.vram_bytes] : [])];
+    return made("tr", "", name, made("td", "bars", made("div", "", is)), ...numbers.map((value) => made("td", "number", bytes(value))));
+  }));
+  const said = [`start ${count(trainer.start)}`, ...(trainer.changes.length ? trainer.changes : ["as typed"])];
+  if (run?.effective_batch) said.unshift(`effective batch ${count(run.effective_batch)}`);
+  say("plan", said.join(" · "));
+  say("facts", `${trainer.name} · plimsoll ${run?.version ?? ""}`);
+}
+
 function parts() {
+  if (view.trainer) return processes();
   const { parts, planned_bytes, used_bytes } = view.memory;
   const rows = [...parts];
   if (planned_bytes !== null || used_bytes !== null) rows.push({ name: "all", planned_bytes, used_bytes, sum: true });
@@ -166,7 +203,9 @@ function split(title, time) {
 }
 
 function times() {
-  const told = [...split("the latest steps", view.time_lately), ...split("the whole run", view.time)];
+  // Where the time of somebody else's trainer goes, nobody sees.
+  const told = view.trainer ? [made("p", "", `${duration(view.running_seconds)} of work in all`)]
+    : [...split("the latest steps", view.time_lately), ...split("the whole run", view.time)];
   at("time").replaceChildren(...(told.length ? told : [made("p", "quiet", "no step yet")]));
   const { counts } = view;
   const rows = [

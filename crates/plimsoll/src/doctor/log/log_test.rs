@@ -1,11 +1,21 @@
 //! Any bytes are a log that can be read, in bounded memory.
 
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;
 
+fn read_as(bytes: &[u8], of: Of) -> Read {
+    let source = match of {
+        Of::Program(source) => source,
+        Of::Kernel => LogSource::Main,
+    };
+    Read { path: PathBuf::from("x.log"), of, scan: scan(bytes, source).unwrap() }
+}
+
 fn of(bytes: &[u8]) -> Diagnosis {
-    diagnose(Path::new("x.log"), &scan(bytes).unwrap())
+    diagnose(&[read_as(bytes, Of::Program(LogSource::Main))])
 }
 
 #[test]
@@ -16,13 +26,55 @@ fn lines_are_counted_as_an_editor_does_and_a_progress_bar_is_one_line() {
 }
 
 #[test]
-fn what_the_log_goes_on_after_may_have_been_survived() {
+fn what_the_training_went_on_after_was_survived() {
     let oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n".to_string();
-    let proven = of(oom.as_bytes());
+    let died = of(oom.as_bytes());
+    assert_eq!(died.cause.unwrap().confidence.name(), "proven");
     let survived = of((oom + &"step 7 loss 0.2\n".repeat(3000)).as_bytes());
-    let sure = |diagnosis: &Diagnosis| diagnosis.cause.as_ref().unwrap().confidence;
-    assert_eq!((sure(&proven).name(), sure(&survived).name()), ("proven", "likely"));
-    assert!(survived.remarks[0].contains("goes on for 3000 lines"), "{:?}", survived.remarks);
+    assert_eq!((survived.status, survived.cause), (Status::LogWithoutADeath, None));
+    assert!(
+        survived.remarks[0].starts_with("line 1 tells of trouble, and the training went on"),
+        "{:?}",
+        survived.remarks
+    );
+}
+
+#[test]
+fn a_bar_that_was_written_over_for_hours_hides_no_word() {
+    let mut log = Vec::new();
+    for step in 0..200_000 {
+        log.extend_from_slice(format!("\r{step}/200000 [00:01<00:02, 12.0it/s]").as_bytes());
+    }
+    log.extend_from_slice(b"\rOSError: [Errno 28] No space left on device\r\nbye\n");
+    assert_eq!(of(&log).headline, "the disk is full (proven), line 1 of 2");
+}
+
+#[test]
+fn the_doctor_and_the_weighing_of_trainers_never_contradict_each_other() {
+    #[derive(serde::Deserialize)]
+    struct End {
+        scene: plimsoll_launch::failure::Scene,
+    }
+    use plimsoll_launch::failure::{Scene, failure};
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-launch/tests/failures");
+    let (mut agreed, mut wrong) = (0, Vec::new());
+    for entry in fs_err::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let end: End = toml::from_str(&fs_err::read_to_string(&path).unwrap()).unwrap();
+        let kernel = end.scene.evidence.kernel_log.clone();
+        let expected = failure(&Scene::of_log(end.scene.logs.clone(), kernel.clone()));
+        let mut reads: Vec<Read> =
+            end.scene.logs.iter().map(|log| read_as(log.text.as_bytes(), Of::Program(log.source))).collect();
+        reads.extend(kernel.map(|log| read_as(log.as_bytes(), Of::Kernel)));
+        let found = diagnose(&reads).cause.map(|cause| (cause.kind, cause.confidence));
+        let settled = !matches!(expected.kind.name(), "completed" | "unknown");
+        let expected = settled.then(|| (expected.kind.name().to_string(), expected.confidence));
+        match found == expected {
+            true => agreed += 1,
+            false => wrong.push(format!("{}: {expected:?}, but {found:?}", path.display())),
+        }
+    }
+    assert!(agreed >= 100 && wrong.is_empty(), "{agreed} agree; {}", wrong.join("\n"));
 }
 
 #[test]
@@ -41,7 +93,7 @@ fn a_huge_log_of_telling_lines_is_kept_in_bounded_memory() {
             Ok(n)
         }
     }
-    let found = scan(std::io::BufReader::new(Flood(FLOOD))).unwrap();
+    let found = scan(std::io::BufReader::new(Flood(FLOOD)), LogSource::Main).unwrap();
     let kept: usize = found.telling.iter().map(|line| line.text.len()).sum();
     assert!(kept < 9 << 20 && found.left_out > 0, "{kept}");
 }
@@ -49,14 +101,15 @@ fn a_huge_log_of_telling_lines_is_kept_in_bounded_memory() {
 #[test]
 fn a_line_that_is_like_a_dull_one_but_for_a_short_number_is_still_read() {
     let log = "job ended with exit code 0\njob ended with exit code 137\nfailed (os error 2)\nfailed (os error 28)\n";
-    let telling: Vec<usize> = scan(log.as_bytes()).unwrap().telling.iter().map(|line| line.number).collect();
+    let telling: Vec<usize> =
+        scan(log.as_bytes(), LogSource::Main).unwrap().telling.iter().map(|line| line.number).collect();
     assert_eq!(telling, [2, 4]);
 }
 
 #[test]
 fn a_line_without_an_end_is_cut() {
     let long = vec![b'x'; 1 << 20];
-    let found = scan(&long[..]).unwrap();
+    let found = scan(&long[..], LogSource::Main).unwrap();
     assert_eq!((found.lines, found.last_lines[0].text.len()), (1, 64 << 10));
 }
 

@@ -1,4 +1,5 @@
-//! One pass over a log: the lines that a parser finds telling, and the last few, with their numbers.
+//! One pass over a log: the lines that a parser finds telling, the gist for the weighing of trainers' words, and the last
+//! few, with their numbers.
 //!
 //! Memory is bounded whatever the log: lines are cut, and of very many telling lines the first and the newest are kept.
 
@@ -6,6 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead};
 
+use plimsoll_launch::failure::{Gist, Log, LogSource, tells};
 use plimsoll_recover::cause::{KernelStory, child_killed, parse_daemon_log, parse_kernel_log, parse_last_words};
 
 /// Bytes of a line that are looked at. `docker inspect` on one line is longer than a screen.
@@ -41,8 +43,8 @@ pub struct Telling {
     pub child: bool,
     /// A status that a shell or a manager reports for `SIGKILL`.
     pub sigkill: bool,
-    /// A peer that waited in vain: an echo of a death elsewhere.
-    pub echo: bool,
+    /// What trainers, launchers and cards say.
+    pub trainer: bool,
 }
 
 /// What one pass found.
@@ -56,11 +58,13 @@ pub struct Scan {
     pub last_lines: VecDeque<Line>,
     /// Telling lines that there was no room for.
     pub left_out: u64,
+    /// What the weighing of a trainer's words needs.
+    pub gist: Vec<Log>,
 }
 
-/// Reads a log to its end.
-pub fn scan(mut from: impl BufRead) -> io::Result<Scan> {
-    let mut reading = Reading::default();
+/// Reads a log of `source` to its end.
+pub fn scan(mut from: impl BufRead, source: LogSource) -> io::Result<Scan> {
+    let (mut reading, mut gist, mut whole) = (Reading::default(), Gist::new(source), Vec::new());
     let (mut text, mut number) = (Vec::new(), 1);
     loop {
         let block = from.fill_buf()?;
@@ -72,16 +76,31 @@ pub fn scan(mut from: impl BufRead) -> io::Result<Scan> {
         text.extend_from_slice(&part[..part.len().min(LONGEST - text.len())]);
         let (used, line_end) = (part.len() + usize::from(end.is_some()), end.map(|end| block[end]));
         from.consume(used);
-        if let Some(byte) = line_end {
-            reading.take(number, &text);
-            text.clear();
-            // A progress bar writes over its own line; an editor counts that as one.
-            number += usize::from(byte == b'\n');
+        let Some(byte) = line_end else { continue };
+        let told = reading.take(number, &text);
+        // A progress bar writes over its own line; an editor counts that as one. Of what was written over, the gist gets
+        // what tells something.
+        if byte == b'\n' {
+            whole.extend_from_slice(&text);
+            gist.take(&String::from_utf8_lossy(&whole));
+            whole.clear();
+            number += 1;
+        } else if told && whole.len() < LONGEST {
+            whole.extend_from_slice(&text);
+            whole.push(b'\r');
         }
+        text.clear();
     }
     reading.take(number, &text);
-    let lines = if text.is_empty() { number - 1 } else { number };
-    Ok(reading.close(lines as u64))
+    whole.extend_from_slice(&text);
+    let lines = if whole.is_empty() { number - 1 } else { number };
+    if !whole.is_empty() {
+        gist.take(&String::from_utf8_lossy(&whole));
+    }
+    let left_out = gist.left_out();
+    let mut scan = reading.close(lines as u64, gist.close());
+    scan.left_out = scan.left_out.max(left_out);
+    Ok(scan)
 }
 
 /// Lines that were found to tell nothing, so that the next of their like need not be asked. Most of a log is a few
@@ -135,9 +154,10 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(&mut self, number: usize, bytes: &[u8]) {
+    /// Takes a line, or a part of one; whether it tells something.
+    fn take(&mut self, number: usize, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
-            return;
+            return false;
         }
         let text = String::from_utf8_lossy(bytes).into_owned();
         let kind = Dull::kind(bytes);
@@ -154,14 +174,15 @@ impl Reading {
             let inside = text.starts_with([' ', '\t']) || text.contains("File \"");
             self.traceback = if inside { self.traceback - 1 } else { 0 };
         }
-        let line = Line { number, text, telling };
+        let (line, told) = (Line { number, text, telling }, telling != Telling::default());
         if self.last.len() == LAST {
             self.last.pop_front();
         }
-        if telling != Telling::default() {
+        if told {
             self.keep(line.clone());
         }
         self.last.push_back(line);
+        told
     }
 
     fn keep(&mut self, line: Line) {
@@ -180,9 +201,9 @@ impl Reading {
         }
     }
 
-    fn close(mut self, lines: u64) -> Scan {
+    fn close(mut self, lines: u64, gist: Vec<Log>) -> Scan {
         self.front.extend(self.newest);
-        Scan { lines, telling: self.front, last_lines: self.last, left_out: self.left_out }
+        Scan { lines, telling: self.front, last_lines: self.last, left_out: self.left_out, gist }
     }
 }
 
@@ -194,7 +215,7 @@ fn telling(text: &str) -> Telling {
         words: parse_last_words(&one).is_some(),
         child: child_killed(&one).is_some(),
         sigkill: tells_of_sigkill(text),
-        echo: text.contains("Watchdog caught collective operation timeout"),
+        trainer: tells(text),
     }
 }
 
