@@ -72,7 +72,7 @@ fn a_training_that_was_oom_killed_and_stepped_down_is_told_start_by_start() {
             "rank 0  845 MiB in RAM, fair share 862 MiB",
         ],
     );
-    let wrong = ["plimsoll resume", " 0 steps", "0 threads", "0.0 MiB of RAM planned", "worker"];
+    let wrong = ["plimsoll resume", " 0 steps", "0 threads", "0.0 MiB of RAM planned", "the worker"];
     wrong.iter().for_each(|word| assert!(!page.contains(word), "`{word}`:\n{page}"));
     let found = json(&workshop, &recorded("oom"));
     assert_eq!((&found["status"], &found["next"]), (&"finished".into(), &Value::Null));

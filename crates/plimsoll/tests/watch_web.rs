@@ -371,3 +371,26 @@ fn the_page_shows_a_dead_run_and_why_it_died() {
     page.picture("dead");
     assert_eq!(page.complaints(), Vec::<String>::new());
 }
+
+#[test]
+fn the_page_of_somebody_elses_trainer_shows_its_processes_in_the_place_of_a_plan() {
+    let mut page = match browser() {
+        Ok(page) => page,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let run = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign/stalled");
+    let served = Served::start(&run, 0);
+    page.resize(1280, 1000);
+    page.open(&served.url());
+    page.wait_for("document.getElementById('status').textContent === 'finished'");
+    let title = page.value("document.getElementById('parts-title').textContent");
+    assert_eq!(title, "Processes");
+    let rows = "[...document.querySelectorAll('#parts tbody tr')].map((row) => row.cells[0].firstChild.textContent)";
+    assert_eq!(page.value(rows), serde_json::json!(["rank 0", "rank 1", "launcher"]));
+    let facts = page.value("document.getElementById('facts').textContent");
+    assert!(facts.as_str().unwrap().starts_with("hf-trainer by torchrun · plimsoll"), "{facts}");
+    let figures = page.value("document.getElementById('figures').textContent");
+    assert!(figures.as_str().unwrap().contains("limit 16.4"), "{figures}");
+    page.picture("foreign");
+    assert_eq!(page.complaints(), Vec::<String>::new());
+}

@@ -54,9 +54,10 @@ impl Gist {
     /// The next line, without its end.
     pub fn take(&mut self, line: &str) {
         self.number += 1;
-        // What an overwritten line shows last is what counts, unless an earlier part tells something.
+        // What an overwritten line shows last is what counts, unless an earlier part tells something. So many parts are
+        // kept that a bar which is drawn over itself still shows that the training went on.
         let telling = tells(line);
-        let shown = if telling { line } else { line.trim_end_matches('\r').rsplit('\r').next().unwrap_or(line) };
+        let shown = if telling { line } else { last_parts(line) };
         let mut end = shown.len().min(LONGEST);
         while !shown.is_char_boundary(end) {
             end -= 1;
@@ -131,9 +132,32 @@ impl Gist {
     }
 }
 
+/// The last parts of a line that was written over.
+fn last_parts(line: &str) -> &str {
+    let line = line.trim_end_matches('\r');
+    match line.rmatch_indices('\r').nth(SURVIVED - 1) {
+        Some((at, _)) => &line[at + 1..],
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::{FailureKind, Scene, failure};
     use super::*;
+
+    #[test]
+    fn a_bar_that_is_drawn_over_itself_behind_an_error_shows_that_the_training_went_on() {
+        let judged = |bars: usize| {
+            let mut gist = Gist::new(LogSource::Main);
+            gist.take("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.");
+            let bar: Vec<String> =
+                (0..bars).map(|step| format!("{step}%|   | {step}/900 [00:01<00:09, 1.1it/s]")).collect();
+            gist.take(&bar.join("\r"));
+            failure(&Scene::of_log(gist.close(), None)).kind
+        };
+        assert_eq!((judged(2), judged(900)), (FailureKind::CardOom, FailureKind::Unknown));
+    }
 
     #[test]
     fn the_gist_of_a_long_log_keeps_numbers_tracebacks_and_the_end() {

@@ -64,7 +64,7 @@ pub struct Scan {
 
 /// Reads a log of `source` to its end.
 pub fn scan(mut from: impl BufRead, source: LogSource) -> io::Result<Scan> {
-    let (mut reading, mut gist, mut whole) = (Reading::default(), Gist::new(source), Vec::new());
+    let (mut reading, mut gist, mut whole) = (Reading::default(), Gist::new(source), Overwritten::default());
     let (mut text, mut number) = (Vec::new(), 1);
     loop {
         let block = from.fill_buf()?;
@@ -78,29 +78,57 @@ pub fn scan(mut from: impl BufRead, source: LogSource) -> io::Result<Scan> {
         from.consume(used);
         let Some(byte) = line_end else { continue };
         let told = reading.take(number, &text);
-        // A progress bar writes over its own line; an editor counts that as one. Of what was written over, the gist gets
-        // what tells something.
+        // A progress bar writes over its own line; an editor counts that as one.
+        whole.push(told, std::mem::take(&mut text));
         if byte == b'\n' {
-            whole.extend_from_slice(&text);
-            gist.take(&String::from_utf8_lossy(&whole));
-            whole.clear();
+            gist.take(&String::from_utf8_lossy(&whole.take()));
             number += 1;
-        } else if told && whole.len() < LONGEST {
-            whole.extend_from_slice(&text);
-            whole.push(b'\r');
         }
-        text.clear();
     }
-    reading.take(number, &text);
-    whole.extend_from_slice(&text);
-    let lines = if whole.is_empty() { number - 1 } else { number };
-    if !whole.is_empty() {
-        gist.take(&String::from_utf8_lossy(&whole));
+    let told = reading.take(number, &text);
+    let lines = if text.is_empty() && whole.parts.is_empty() { number - 1 } else { number };
+    whole.push(told, text);
+    if lines == number {
+        gist.take(&String::from_utf8_lossy(&whole.take()));
     }
     let left_out = gist.left_out();
     let mut scan = reading.close(lines as u64, gist.close());
     scan.left_out = scan.left_out.max(left_out);
     Ok(scan)
+}
+
+/// A line that is written over: its parts that tell something, and the last few, which show whether it went on.
+#[derive(Default)]
+struct Overwritten {
+    parts: VecDeque<(bool, Vec<u8>)>,
+    dull: usize,
+    bytes: usize,
+}
+
+impl Overwritten {
+    /// Parts that are kept although they tell nothing.
+    const FEW: usize = 16;
+
+    fn push(&mut self, told: bool, part: Vec<u8>) {
+        if part.is_empty() || (told && self.bytes > LONGEST) {
+            return;
+        }
+        self.bytes += part.len();
+        self.dull += usize::from(!told);
+        self.parts.push_back((told, part));
+        if self.dull > Self::FEW
+            && let Some(first) = self.parts.iter().position(|(told, _)| !told)
+            && let Some((_, gone)) = self.parts.remove(first)
+        {
+            (self.dull, self.bytes) = (self.dull - 1, self.bytes - gone.len());
+        }
+    }
+
+    /// The line, and a new one begins.
+    fn take(&mut self) -> Vec<u8> {
+        let parts: Vec<Vec<u8>> = std::mem::take(self).parts.into_iter().map(|(_, part)| part).collect();
+        parts.join(&b'\r')
+    }
 }
 
 /// Lines that were found to tell nothing, so that the next of their like need not be asked. Most of a log is a few
