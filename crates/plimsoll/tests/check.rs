@@ -7,7 +7,7 @@ use support_run::{Said, Workshop};
 
 /// A trainer of the test's own that needs nothing but a module of Python itself.
 const OWN: &str = "name = \"own\"\nsays = \"a trainer of a test\"\n[knobs]\nbatch = { flags = [\"--batch\"] }\n\
-                   workers = { flags = [\"--workers\"], default = 0 }\n[costs]\nimports = [\"json\"]\n";
+                   workers = { flags = [\"--workers\"], default = 0 }\n[needs]\nimports = [\"json\"]\n";
 
 fn workshop() -> Workshop {
     let workshop = Workshop::new();
