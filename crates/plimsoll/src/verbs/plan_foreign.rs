@@ -136,7 +136,7 @@ fn write(folder: &Path, ready: &Ready, fitted: &Fitted) -> Result<(), Fail> {
     };
     let hugging_face = ready.command.trainer.name == "hf-trainer";
     let deepspeed = DeepSpeed {
-        zero: zero.clone(),
+        zero: zero,
         batches: match hugging_face {
             true => Batches::Auto,
             false => Batches::Explicit {
@@ -153,7 +153,7 @@ fn write(folder: &Path, ready: &Ready, fitted: &Fitted) -> Result<(), Fail> {
     };
     let accelerate = Accelerate {
         distribution: match (zero.stage, on_card, processes) {
-            (1.., _, _) => Distribution::DeepSpeed(zero.clone()),
+            (1.., _, _) => Distribution::DeepSpeed(zero),
             (_, false, 1) => Distribution::OneCpu,
             _ => Distribution::Ranks,
         },
