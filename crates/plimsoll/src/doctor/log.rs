@@ -1,7 +1,7 @@
 //! Text logs of anybody's: a trainer's output, one file or one a rank, `dmesg`, `journalctl`, `docker inspect`, Slurm.
 //!
 //! Each is read once, as a stream, in bounded memory. There is one judgement: `plimsoll_launch::failure` weighs what
-//! trainer, kernel and daemons say; [`judge`] gathers the scene for it and adds what only other logs tell. What a
+//! trainer, kernel and daemons say; [`judge()`] gathers the scene for it and adds what only other logs tell. What a
 //! training survived is no death. The encoding may be anything.
 
 mod form;

@@ -136,7 +136,7 @@ fn write(folder: &Path, ready: &Ready, fitted: &Fitted) -> Result<(), Fail> {
     };
     let hugging_face = ready.command.trainer.name == "hf-trainer";
     let deepspeed = DeepSpeed {
-        zero: zero,
+        zero,
         batches: match hugging_face {
             true => Batches::Auto,
             false => Batches::Explicit {
