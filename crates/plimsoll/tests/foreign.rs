@@ -3,6 +3,8 @@
 //!
 //! Needs a Python 3 (`PLIMSOLL_PYTHON`, or `python3` on the path); skipped with the reason where there is none.
 
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
 #[allow(dead_code, reason = "only its cgroups are used here")]
 mod support;
 

@@ -5,6 +5,8 @@
 //! Needs the trainers (`scripts/trainers-setup`, which `scripts/test` runs), root, and a memory cgroup that may be written
 //! to; each test says why it is skipped where one of them is missing. One at a time: they take gigabytes.
 
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
 #[path = "trainers/shop.rs"]
 mod shop;
 #[allow(dead_code, reason = "only its cgroups are used here")]
