@@ -184,7 +184,7 @@ impl Shop {
     }
 
     /// The time between that kill and the next start.
-    pub fn from_kill_to_next_start(&self) -> Duration {
+    pub fn between_kill_and_next_start(&self) -> Duration {
         let killed = fs_err::metadata(self.path("killed")).unwrap().modified().unwrap();
         let killed = killed.duration_since(std::time::UNIX_EPOCH).unwrap();
         let started = self.records().into_iter().filter(|r| matches!(r.event, Event::WorkerStarted { .. })).nth(1);
