@@ -110,6 +110,8 @@ impl Listener {
         if told.not_restored.is_none() && any(|log| &log.not_restored) {
             told.not_restored = Some(line.to_string());
         }
+        let losses = self.logs.iter().flat_map(|log| &log.loss);
+        told.loss = losses.filter_map(|pattern| pattern.number(line, "loss")).next_back().or(told.loss);
         if any(|log| &log.evaluating) {
             told.evaluating = true;
             return;
@@ -189,6 +191,9 @@ mod tests {
     #[test]
     fn a_bar_of_the_hugging_face_trainer_tells_the_step() {
         let bars = "  0%|          | 0/10 [00:00<?, ?it/s]\r 60%|######    | 6/10 [00:05<00:03,  1.19it/s]\r";
+        let loss = "{'loss': '9.033', 'grad_norm': '1.2', 'epoch': '0.5'}\n";
+        assert_eq!(listen("hf-trainer", loss).told().loss, Some(9.033));
+        assert_eq!(listen("hf-trainer", "{'eval_loss': '1.5'}\n").told().loss, None);
         let heard = listen("hf-trainer", &format!("{bars}{{'train_runtime': '8.1', 'epoch': '1'}}\n"));
         let told = heard.told();
         assert_eq!((told.first_step, told.step, told.total, told.done), (Some(6), Some(6), Some(10), true));

@@ -163,6 +163,8 @@ pub enum Form {
 pub struct Log {
     /// Progress: `step`, and perhaps `total` and `loss`, as named groups.
     pub progress: Vec<Pattern>,
+    /// The loss, as the group `loss`, where it stands on a line of its own.
+    pub loss: Vec<Pattern>,
     /// The training is done.
     pub done: Vec<Pattern>,
     /// The checkpoint was taken up.

@@ -18,5 +18,6 @@ mod tree;
 pub use attempts::{guard, python_of};
 pub use charge::{CHARGE, Charge};
 pub use fit::{Fitted, fit};
+pub use forecast::{Question, forecast};
 pub use logs::list as log_files;
 pub use ready::{Ready, now_unix_ms, own_checkpoints};

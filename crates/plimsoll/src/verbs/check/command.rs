@@ -6,21 +6,21 @@ use plimsoll_launch::check::{
     CheckFacts, Checklist, Item, LoaderFacts, Module, Programs, RunFacts, TrainerCheck, check,
 };
 use plimsoll_launch::checkpoints::{self, Found};
-use plimsoll_launch::{Command, Knob, Settings, Shelf};
+use plimsoll_launch::{Command, Knob, Settings};
 use plimsoll_machine::{Bytes, Root, probe};
 
 use super::host::{card_facts, host_facts};
 use super::{deepspeed, fail, pass, programs, python};
-use crate::launch::{Charge, python_of};
+use crate::launch::{Question, forecast, python_of};
 use crate::render::{Fail, OrFail};
+use crate::verbs::run::charge_of;
 
 /// Flags by which DeepSpeed is asked for.
 const DEEPSPEED: [&str; 4] = ["--deepspeed", "--deepspeed_config", "--deepspeed-config", "--use_deepspeed"];
 
 /// The trainer's name, and the points of its command.
 pub fn points(words: &[String], trainer: Option<&str>, ram: Option<Bytes>) -> Result<(String, Checklist), Fail> {
-    let folder = std::env::current_dir().or_failed()?;
-    let charge = charge(words, trainer, folder)?;
+    let charge = charge_of(trainer, words)?;
     let env = |name: &str| std::env::var(name).ok();
     let command = match charge.command() {
         Ok(command) => command,
@@ -41,7 +41,23 @@ pub fn points(words: &[String], trainer: Option<&str>, ram: Option<Bytes>) -> Re
     let found = probe(&root, &writes).or_usage()?;
     let mut host = host_facts(&root, &found);
     host.available = host.available.map(|left| ram.map_or(left, |ram| left.min(ram)));
-    let card = card_facts(env).filter(|_| !on_processors(&command));
+    let mut card = card_facts(env).filter(|_| !on_processors(&command));
+    // What it needs is estimated where its model is known; otherwise these points stay open.
+    let question = Question {
+        command: &command,
+        settings: &settings,
+        folder: &charge.folder,
+        shape: None,
+        length: None,
+        resume: false,
+        on_card: Some(card.is_some()),
+    };
+    if let Ok(Ok(needs)) = forecast(question) {
+        host.demand = Some(needs.host.expected);
+        if let (Some(card), Some(table)) = (&mut card, needs.card) {
+            card.demand = Some(table.expected);
+        }
+    }
     let count = |knob| settings.get(&knob).and_then(|value| value.count());
     let facts = CheckFacts {
         host,
@@ -58,17 +74,6 @@ pub fn points(words: &[String], trainer: Option<&str>, ram: Option<Bytes>) -> Re
     };
     items.extend(check(&facts).items);
     Ok((name, Checklist { items }))
-}
-
-fn charge(words: &[String], trainer: Option<&str>, folder: PathBuf) -> Result<Charge, Fail> {
-    let (trainer, trainer_files) = match trainer {
-        Some(name) if name.ends_with(".toml") => {
-            let mut shelf = Shelf::built_in().or_failed()?;
-            (Some(shelf.add(Path::new(name)).or_usage()?), vec![fs_err::canonicalize(name).or_usage()?])
-        }
-        other => (other.map(str::to_string), Vec::new()),
-    };
-    Ok(Charge { words: words.to_vec(), folder, trainer, trainer_files, ..Charge::default() })
 }
 
 fn refused(wrong: Fail) -> Item {
