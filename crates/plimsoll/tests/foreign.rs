@@ -127,7 +127,7 @@ fn has_cgroups() -> bool {
 #[test]
 fn a_command_runs_as_it_is_typed_and_what_it_writes_is_kept() {
     let Some(bench) = Bench::new() else { return };
-    let output = bench.run("", "--batch-size 8 --steps 4");
+    let output = bench.run("", "--batch-size 8 --steps 4 --pause 0.2");
     must(&output, 0, &["training finished with 32", "plimsoll: done"]);
     let summary = fs_err::read_to_string(bench.path("run/summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();

@@ -159,6 +159,10 @@ impl Guard<'_> {
         let Watch { logs, listener, .. } = &mut watch;
         logs.drain(listener);
         watch.note_progress();
+        // One that ended before the first look is known by its cgroup alone, page cache included.
+        if watch.peak == Bytes::ZERO {
+            watch.peak = watch.leaf.as_ref().and_then(Leaf::peak).unwrap_or_default();
+        }
         watch.look_at_checkpoints();
         watch.verify(true);
         if !outcome.left_behind.is_empty() && !outcome.killed {
