@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A stopped rank is noticed after this time, plus one look.
 pub const NOTICED: Duration = Duration::from_secs(5);
 /// A rank that uses less than this of a core, in hundredths, only waits.
-const BUSY: u64 = 3;
+const BUSY: u64 = 5;
 
 /// A rank at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -41,6 +41,8 @@ const CHECKPOINTS: u64 = 20;
 const PROGRESS: u64 = 20;
 /// How long a launcher is given to deal with a rank that is gone.
 const LAUNCHER_REACTS: Duration = Duration::from_secs(4);
+/// Ranks that compute without a word or a step for so long, once another is gone, wait for it.
+const SILENT: Duration = Duration::from_secs(60);
 /// A stopped rank is waited for so long before the tree is ended.
 const STOPPED_FOR: Duration = Duration::from_secs(30);
 /// Without progress in the log, what runs is judged after this time.
@@ -110,6 +112,8 @@ pub struct Watch {
     looks: u64,
     stall: Stall,
     first_gone: Option<Instant>,
+    /// Lines and step when last heard of, and when that was.
+    heard: ((u64, Option<u64>), Instant),
     told_stopped: bool,
     told_step: Option<u64>,
     judged: Vec<&'static str>,
@@ -175,6 +179,7 @@ impl Watch {
             looks: 0,
             stall: Stall::default(),
             first_gone: None,
+            heard: ((0, None), Instant::now()),
             told_stopped: false,
             told_step: None,
             judged: Vec::new(),
@@ -279,7 +284,12 @@ impl Watch {
             && !pulse.ranks.is_empty()
         {
             let waiting = self.stall.feel(&pulse, LAUNCHER_REACTS);
-            if waiting != Motion::Moves {
+            // A library may wait at full speed: then only its silence tells.
+            if self.heard.0 != (pulse.lines, pulse.step) {
+                self.heard = ((pulse.lines, pulse.step), Instant::now());
+            }
+            let silent = self.heard.1.elapsed() >= SILENT;
+            if waiting != Motion::Moves || silent {
                 let names: Vec<String> = self.gone.iter().map(|one| format!("rank {}", one.rank)).collect();
                 self.warn(format!("{} is gone and the others wait for it; ending all of them", names.join(", ")));
                 return self.wish(Wished::RankGone, TreeWish::Kill);

@@ -55,7 +55,7 @@ def train(a, rank):
     (a.out / f"pid-{rank}").write_text(str(os.getpid()))
     while step < a.steps:
         while a.hold_at and step + 1 == a.hold_at and not (a.out / "go").exists():
-            time.sleep(0.02)
+            time.sleep(0.1)
         held = []
         each = a.mib if step + 1 >= a.grow_at else max(1, a.mib // 8)
         for _ in range(a.accum):
@@ -65,9 +65,9 @@ def train(a, rank):
         del held
         # What a rank would do in an all-reduce: wait for the others.
         (a.out / f"beat-{rank}").write_text(str(step + 1))
-        deadline = 10_000
+        deadline = 2_000
         while a.ranks and deadline and min(beat(a.out, other) for other in range(a.ranks)) <= step:
-            time.sleep(0.01)
+            time.sleep(0.1)
             deadline -= 1
         time.sleep(a.pause)
         step += 1
