@@ -43,7 +43,11 @@ pub fn is_unused(folder: &Path) -> Result<(), Fail> {
         return Err(fail.hint(go_on));
     }
     for entry in fs_err::read_dir(folder).or_usage()? {
-        if entry.or_usage()?.file_name() != LOCK {
+        let name = entry.or_usage()?.file_name();
+        // A start that was killed before anything was whole left its lock, or a file that never got its name.
+        let unfinished = [".job.toml.tmp-", ".launch.json.tmp-"];
+        let left = name.to_str().is_some_and(|name| unfinished.iter().any(|start| name.starts_with(start)));
+        if name != LOCK && !left {
             return Err(Fail::usage(format!("`{}` is not empty", folder.display())).hint("name another `--out`"));
         }
     }
@@ -167,6 +171,8 @@ mod tests {
         let out = dir.path().join("out");
         assert_eq!(choose(Some(&out), "x").unwrap(), out);
         fs_err::create_dir(&out).unwrap();
+        assert_eq!(choose(Some(&out), "x").unwrap(), out);
+        fs_err::write(out.join(".job.toml.tmp-7-1"), "half of a jo").unwrap();
         assert_eq!(choose(Some(&out), "x").unwrap(), out);
         fs_err::write(out.join("notes.txt"), "mine").unwrap();
         let full = choose(Some(&out), "x").unwrap_err();
