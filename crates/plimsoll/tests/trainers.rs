@@ -53,6 +53,7 @@ fn a_hugging_face_script_under_accelerate_goes_on_from_its_checkpoint() {
     shop.died_of_memory("rank ");
     shop.verified("world", true);
     assert!(shop.path("out/checkpoint-10/trainer_state.json").exists());
+    must(&shop.logs("--start 2 --rank 1"), 0, &["world size 2, rank 1"]);
     let summary = shop.summary();
     assert_eq!(summary["effective_batch"], 32, "{summary}");
     shop.nothing_is_left();

@@ -92,6 +92,11 @@ impl Shop {
         self.start(flags, words).wait_with_output().unwrap()
     }
 
+    /// `plimsoll logs` of the run.
+    pub fn logs(&self, flags: &str) -> Output {
+        self.plimsoll("logs").arg("run").args(flags.split_whitespace()).output().unwrap()
+    }
+
     /// Makes Piper's sounds and its table.
     pub fn piper_data(&self) {
         let made =
