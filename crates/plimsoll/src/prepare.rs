@@ -35,7 +35,7 @@ const STACK: Bytes = Bytes::kib(96);
 /// Of all that files are mapped into, a run touches less than one part in this many after its start. Measured over three
 /// kinds of job (optimizers, recompute, saves, evaluation) of `examples/chat`: 0.34 to 0.36 in release builds, 0.29 to
 /// 0.30 in test builds; `tests/contract.rs` holds the sum. Such pages are clean: under pressure the kernel drops them.
-const CODE_SHARE: u64 = 2;
+const CODE_SHARE: (u64, u64) = (9, 20);
 /// Rows that the loader's rate is measured on.
 const RATE_ROWS: u64 = 64;
 /// Passes over them: the first warms caches, the best counts.
@@ -188,7 +188,7 @@ pub fn prepare(
     let started = own_memory(&root)?.peak;
     plimsoll_recover::shed();
     let now = own_memory(&root)?;
-    let code = Bytes(own_mapped_files(&root)?.0 / CODE_SHARE);
+    let code = Bytes(own_mapped_files(&root)?.0 / CODE_SHARE.1 * CODE_SHARE.0);
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + code;
     terms.overheads.startup_peak = started;
     drop(first);
