@@ -32,7 +32,7 @@ use crate::settings::{RunLength, Settings};
 pub const PREFETCH: usize = 2;
 /// Stack that a thread touches, measured with deep tokenizers and every kernel.
 const STACK: Bytes = Bytes::kib(96);
-/// Of all that files are mapped into, a run touches less than one part in this many after its start. Measured over three
+/// Of all that files are mapped into, a run touches less than this part after its start. Measured over three
 /// kinds of job (optimizers, recompute, saves, evaluation) of `examples/chat`: 0.34 to 0.36 in release builds, 0.29 to
 /// 0.30 in test builds; `tests/contract.rs` holds the sum. Such pages are clean: under pressure the kernel drops them.
 const CODE_SHARE: (u64, u64) = (9, 20);
