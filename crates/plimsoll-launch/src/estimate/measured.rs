@@ -42,8 +42,8 @@ pub struct Record {
 
 /// How many of the nearest runs are asked.
 const NEAREST: usize = 3;
-/// What a second run of the same settings may take more, per cent (two runs of Piper: 4).
-const REPEAT_PER_CENT: u64 = 5;
+/// What a second run of the same settings may take more, per cent (repeats differed by 4 to 6).
+const REPEAT_PER_CENT: u64 = 8;
 
 /// Adds a record to the store at `path`, which need not exist.
 pub fn append(path: &Path, record: &Record) -> std::io::Result<()> {
