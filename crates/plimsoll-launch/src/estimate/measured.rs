@@ -157,7 +157,7 @@ mod tests {
         let records = [record(8, 5000, 5300), record(4, 4000, 9000)];
         let table = correct(table(5000), &key(), &batch(8), &records);
         assert_eq!((table.expected, table.source), (Bytes::mib(5300), Source::Measured));
-        assert!(table.safe > Bytes::mib(5300) && table.safe < Bytes::mib(5600));
+        assert!(table.safe > Bytes::mib(5300) && table.safe < Bytes::mib(5800));
     }
 
     #[test]
