@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::Command;
@@ -50,6 +51,14 @@ pub fn find(command: &Command, folder: &Path) -> Vec<Found> {
     }
     found.sort_by(|a, b| (a.written, a.step, &a.path).cmp(&(b.written, b.step, &b.path)));
     found
+}
+
+/// What a checkpoint takes on disk, a file or a folder.
+pub fn size(path: &Path) -> Bytes {
+    let Ok(entries) = fs_err::read_dir(path) else {
+        return Bytes(fs_err::metadata(path).map(|found| found.len()).unwrap_or(0));
+    };
+    entries.filter_map(|entry| Some(size(&entry.ok()?.path()))).sum()
 }
 
 /// The newest whole one.

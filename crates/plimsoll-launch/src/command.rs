@@ -135,6 +135,27 @@ impl Command {
         flags.iter().find_map(|flag| self.value_of(flag))
     }
 
+    /// What it is, in a word or two: `hf-trainer by torchrun`.
+    pub fn name(&self) -> String {
+        self.layers().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(" by ")
+    }
+
+    /// Whether its words ask for DeepSpeed.
+    pub fn asks_for_deepspeed(&self) -> bool {
+        let asks = ["--deepspeed", "--deepspeed_config", "--use_deepspeed"];
+        asks.iter().any(|flag| !flags::find(&self.words, 0..self.words.len(), flag).is_empty())
+    }
+
+    /// Whether its words tell it to leave cards alone.
+    pub fn leaves_cards_alone(&self) -> bool {
+        let is = |flag: &str, word: &str| self.value_of(flag).is_some_and(|value| value.eq_ignore_ascii_case(word));
+        let on = |flag: &str| {
+            let found = flags::find(&self.words, 0..self.words.len(), flag).pop();
+            found.is_some_and(|found| !matches!(found.value.as_deref(), Some("False" | "false" | "0")))
+        };
+        is("--trainer.accelerator", "cpu") || is("--device", "cpu") || on("--cpu") || on("--use_cpu") || on("--no_cuda")
+    }
+
     /// The folders below which a layer's checkpoints may be, relative to where the command runs.
     pub fn checkpoint_roots(&self, layer: &Trainer) -> Vec<PathBuf> {
         let ways = &layer.checkpoints;

@@ -19,7 +19,7 @@ use plimsoll_machine::Bytes;
 pub use decide::{Action, Event, Phase, StopSignal, Wish, decide};
 pub use events::Events;
 pub use news::{News, NewsWriter};
-pub use tree::{Keeper, Kin, LOOK, TreeOutcome, TreeWish, guard_tree};
+pub use tree::{Keeper, Kin, TreeOutcome, TreeWish, guard_tree};
 
 use crate::leaf::Door;
 use crate::{ExitCode, RecoverError};

@@ -35,6 +35,6 @@ mod fixture;
 mod story_test;
 
 pub use gather::run_folder;
-pub use log::log_files;
+pub use log::{gist, log_files};
 pub use story::story;
 pub use text::{Colour, text};

@@ -24,6 +24,9 @@ use plimsoll_recover::{
 
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
+pub use growth::first_calm;
+pub use watcher::seen;
+
 use aftermath::has_checkpoint;
 use mirror_process::MirrorProcess;
 use watcher::{Before, HandOver, Watcher};

@@ -19,5 +19,5 @@ pub use attempts::{guard, python_of};
 pub use charge::{CHARGE, Charge};
 pub use fit::{Fitted, fit};
 pub use forecast::{Question, forecast};
-pub use logs::list as log_files;
+pub use logs::{gists as log_gists, list as log_files, rank_of};
 pub use ready::{Ready, now_unix_ms, own_checkpoints};

@@ -21,7 +21,7 @@ use crate::RecoverError;
 use crate::leaf::Leaf;
 
 /// Between two looks.
-pub const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(250);
 /// What a program that ended well gives its helpers to end too.
 const AFTER_A_GOOD_END: Duration = Duration::from_secs(10);
 /// How long the kernel is given to end what was killed: a process that waits for a disk ends late.
@@ -55,8 +55,6 @@ pub struct TreeOutcome {
     pub exit: Exit,
     /// The signal by which somebody asked us to stop, the first of them.
     pub stopped_by: Option<StopSignal>,
-    /// The keeper wished its end.
-    pub wished: bool,
     /// We killed it.
     pub killed: bool,
     /// Processes that the first one left behind, and that we ended.
@@ -70,38 +68,29 @@ pub struct TreeOutcome {
 pub struct Kin {
     root: Root,
     procs: Option<PathBuf>,
-    spared: Vec<u32>,
 }
 
 impl Kin {
-    /// By the cgroup of the tree, or by descent from us without `spared`, our other children.
-    pub fn new(root: &Root, leaf: Option<&Leaf>, spared: Vec<u32>) -> Kin {
-        Kin { root: root.clone(), procs: leaf.map(|leaf| leaf.procs_file()), spared }
+    /// By the cgroup of the tree, or by descent from us.
+    pub fn new(root: &Root, leaf: Option<&Leaf>) -> Kin {
+        Kin { root: root.clone(), procs: leaf.map(Leaf::procs_file) }
     }
 
-    /// Those that are there now.
+    /// Those that are there now, ended ones that nobody has collected included.
     pub fn members(&self) -> Vec<u32> {
-        let own = std::process::id();
         match &self.procs {
             Some(path) => {
                 let text = fs::read_to_string(path).unwrap_or_default();
                 text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != 0).collect()
             }
-            None => {
-                let mut found = descendants(&self.root, own);
-                for spared in &self.spared {
-                    let theirs = descendants(&self.root, *spared);
-                    found.retain(|pid| pid != spared && !theirs.contains(pid));
-                }
-                found
-            }
+            None => descendants(&self.root, std::process::id()),
         }
     }
 
-    /// Those that are there and have not ended.
-    pub fn alive(&self) -> Vec<u32> {
+    /// Of `pids`, those that have not ended.
+    fn alive(&self, pids: Vec<u32>) -> Vec<u32> {
         let alive = |pid: &u32| plimsoll_machine::relative(&self.root, *pid).is_ok_and(|one| !"ZX".contains(one.state));
-        self.members().into_iter().filter(alive).collect()
+        pids.into_iter().filter(alive).collect()
     }
 }
 
@@ -121,14 +110,13 @@ pub fn guard_tree(
     let mut outcome = TreeOutcome {
         exit: Exit::Exited(0),
         stopped_by: None,
-        wished: false,
         killed: false,
         left_behind: Vec::new(),
         undead: Vec::new(),
     };
-    let (mut stop_by, mut look) = (None::<Instant>, Instant::now() + LOOK);
+    let (mut asked_to_stop, mut stop_by, mut look) = (false, None::<Instant>, Instant::now() + LOOK);
     loop {
-        collect_orphans(&kin.root, worker.pid(), &kin.spared);
+        collect_orphans(&kin.root, worker.pid());
         if let Some(exit) = worker.ended()? {
             outcome.exit = exit;
             break;
@@ -145,20 +133,17 @@ pub fn guard_tree(
             Woken::Late if stop_by.is_some_and(|stop_by| Instant::now() >= stop_by) => TreeWish::Kill,
             Woken::Late => {
                 look = (look + LOOK).max(Instant::now());
-                let wish = keeper.look();
-                outcome.wished |= wish != TreeWish::GoOn;
-                wish
+                keeper.look()
             }
         };
         match asked {
             TreeWish::GoOn => {}
-            TreeWish::Stop if stop_by.is_none() => {
+            TreeWish::Stop if asked_to_stop => {}
+            TreeWish::Stop => {
+                asked_to_stop = true;
                 stop_by = terms.stop_within.map(|within| Instant::now() + within);
                 keeper.whom_to_ask().into_iter().for_each(|pid| signal(pid, Signal::TERM));
-                // Without a deadline a second request must still be told from the first.
-                stop_by = stop_by.or_else(|| Some(Instant::now() + Duration::from_secs(86_400)));
             }
-            TreeWish::Stop => {}
             TreeWish::Kill => {
                 outcome.killed = true;
                 end(kin, &worker);
@@ -171,24 +156,20 @@ pub fn guard_tree(
         _ => Duration::ZERO,
     };
     let own = worker.pid();
-    let others = || kin.alive().into_iter().filter(|pid| *pid != own).collect::<Vec<u32>>();
-    wait_until_gone(kin, own, patience, &others);
-    outcome.left_behind = others();
+    // An ended process whose threads still end is a member too: memory and cgroup are free only when it is gone.
+    let others = || kin.members().into_iter().filter(|pid| *pid != own).collect::<Vec<u32>>();
+    wait_until_gone(&kin.root, own, patience, &others);
+    outcome.left_behind = kin.alive(others());
     let give_up = Instant::now() + DEAD_WITHIN;
-    loop {
-        let left = others();
-        if left.is_empty() {
-            break;
-        }
+    while !others().is_empty() {
         if Instant::now() > give_up {
-            outcome.undead = left;
+            outcome.undead = kin.alive(others());
             break;
         }
-        left.into_iter().for_each(|pid| signal(pid, Signal::KILL));
-        wait_until_gone(kin, own, Duration::from_millis(200), &others);
+        others().into_iter().for_each(|pid| signal(pid, Signal::KILL));
+        wait_until_gone(&kin.root, own, Duration::from_millis(200), &others);
     }
     worker.reap()?;
-    collect_orphans(&kin.root, 0, &kin.spared);
     Ok(outcome)
 }
 
@@ -198,20 +179,20 @@ fn end(kin: &Kin, worker: &Worker) {
     kin.members().into_iter().for_each(|pid| signal(pid, Signal::KILL));
 }
 
-fn wait_until_gone(kin: &Kin, own: u32, patience: Duration, others: &impl Fn() -> Vec<u32>) {
+fn wait_until_gone(root: &Root, own: u32, patience: Duration, others: &impl Fn() -> Vec<u32>) {
     let until = Instant::now() + patience;
-    while Instant::now() < until && !others().is_empty() {
+    loop {
+        collect_orphans(root, own);
+        if Instant::now() >= until || others().is_empty() {
+            return;
+        }
         std::thread::sleep(Duration::from_millis(10));
-        collect_orphans(&kin.root, own, &kin.spared);
     }
 }
 
 /// Collects children of ours that ended, but not `worker`, whose end is waited for elsewhere.
-fn collect_orphans(root: &Root, worker: u32, spared: &[u32]) {
-    for pid in plimsoll_machine::children(root, std::process::id()) {
-        if pid == worker || spared.contains(&pid) {
-            continue;
-        }
+fn collect_orphans(root: &Root, worker: u32) {
+    for pid in plimsoll_machine::children(root, std::process::id()).into_iter().filter(|pid| *pid != worker) {
         if let Some(pid) = Pid::from_raw(pid as i32) {
             let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }

@@ -11,8 +11,9 @@ mod scan;
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_launch::failure::LogSource;
+use plimsoll_launch::failure::{Log, LogSource};
 
+use crate::launch::rank_of;
 use crate::render::{Fail, OrFail};
 
 use super::diagnosis::{Diagnosis, Status};
@@ -38,7 +39,7 @@ struct Read {
 
 /// What the logs at `paths` and the kernel logs at `kernel` tell. Exit 2 for what is no text.
 pub fn log_files(paths: &[PathBuf], kernel: &[PathBuf]) -> Result<Diagnosis, Fail> {
-    let programs = paths.iter().map(|path| (path, Of::Program(source(path))));
+    let programs = paths.iter().map(|path| (path, Of::Program(rank_of(path).map_or(LogSource::Main, LogSource::Rank))));
     let kernels = kernel.iter().map(|path| (path, Of::Kernel));
     let reads: Result<Vec<Read>, Fail> = programs.chain(kernels).map(|(path, of)| read(path, of)).collect();
     Ok(diagnose(&reads?))
@@ -56,18 +57,10 @@ fn read(path: &Path, of: Of) -> Result<Read, Fail> {
     Ok(Read { path: path.to_path_buf(), of, scan: scan(from, source).or_usage()? })
 }
 
-/// Whose log a file is, by its name: torchrun names folders by ranks (`0/stderr.log`), others write `rank1` somewhere.
-fn source(path: &Path) -> LogSource {
-    let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().to_lowercase());
-    let behind = name.rsplit_once("rank").map(|(_, rest)| rest.trim_start_matches(['_', '-', '.', '=']));
-    let digits = behind.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
-    let by_name = digits.and_then(|digits| digits.parse().ok());
-    let by_folder = || {
-        let folder = path.parent()?.file_name()?.to_string_lossy().into_owned();
-        let streams = ["stdout.log", "stderr.log", "stdout", "stderr"];
-        streams.contains(&name.as_str()).then(|| folder.parse().ok()).flatten()
-    };
-    by_name.or_else(by_folder).map_or(LogSource::Main, LogSource::Rank)
+/// What a trainer's log holds that an end is judged by, in bounded memory; nothing where it cannot be read.
+pub fn gist(path: &Path, source: LogSource) -> Vec<Log> {
+    let Ok(file) = fs_err::File::open(path) else { return Vec::new() };
+    scan(std::io::BufReader::with_capacity(64 << 10, file), source).map(|scan| scan.gist).unwrap_or_default()
 }
 
 fn diagnose(reads: &[Read]) -> Diagnosis {

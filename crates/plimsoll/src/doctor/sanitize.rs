@@ -34,12 +34,11 @@ pub fn clean(text: &str) -> String {
 /// A path as one word of a shell.
 pub fn shell_word(path: &std::path::Path) -> String {
     let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) && !text.starts_with('-') {
-        return text;
+    // Behind a dot it is no flag; the quotes show that it was meant so.
+    match text.starts_with('-') {
+        true => format!("'./{}'", text.replace('\'', r"'\''")),
+        false => crate::render::quoted(&text),
     }
-    let text = if text.starts_with('-') { format!("./{text}") } else { text };
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

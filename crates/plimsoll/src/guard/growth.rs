@@ -15,10 +15,13 @@ const TIMES: u32 = 4;
 
 /// The calm that the next growth needs, after so many; `None`: no more.
 pub(super) fn calm(grown: u32) -> Option<Duration> {
-    // For tests, which have no two minutes.
-    let first = std::env::var("PLIMSOLL_GROW_AFTER").ok().and_then(|text| text.parse().ok());
-    let first = first.map_or(CALM, Duration::from_secs);
-    (grown < TIMES).then(|| first * 2u32.pow(grown))
+    (grown < TIMES).then(|| first_calm(CALM) * 2u32.pow(grown))
+}
+
+/// The calm before a first growth, `usual` unless a test, which has no minutes, says otherwise.
+pub fn first_calm(usual: Duration) -> Duration {
+    let said = std::env::var("PLIMSOLL_GROW_AFTER").ok().and_then(|text| text.parse().ok());
+    said.map_or(usual, Duration::from_secs)
 }
 
 /// Whether there is room for a plan of `to` now, with something to spare.

@@ -278,17 +278,21 @@ impl Watcher {
     }
 
     fn note_sample(&mut self, look: &Look) {
-        let Sample { headroom, swap_used, swap_in, swap_out, stall_some, stall_full, disk_free, .. } = look.sample;
-        let seen = Seen {
-            headroom_bytes: Some(headroom),
-            swap_bytes: Some(swap_used),
-            swapping_bytes_per_second: Some(swap_in.saturating_add(swap_out)),
-            stall_some,
-            stall_full,
-            disk_free_bytes: Some(disk_free),
-            ..Seen::default()
-        };
-        let (step, ram_bytes) = (self.step, look.worker.rss);
+        let (step, ram_bytes, seen) = (self.step, look.worker.rss, seen(&look.sample));
         self.note(&Event::Sample { at: Moment::Tick, step, ram_bytes, seen });
+    }
+}
+
+/// A sample as the journal keeps it.
+pub fn seen(sample: &Sample) -> Seen {
+    let Sample { headroom, swap_used, swap_in, swap_out, stall_some, stall_full, disk_free, .. } = *sample;
+    Seen {
+        headroom_bytes: Some(headroom),
+        swap_bytes: Some(swap_used),
+        swapping_bytes_per_second: Some(swap_in.saturating_add(swap_out)),
+        stall_some,
+        stall_full,
+        disk_free_bytes: Some(disk_free),
+        ..Seen::default()
     }
 }

@@ -18,6 +18,7 @@ use super::keeper::{Climb, Watch, Wished, newest};
 use super::logs::{self, Logs};
 use super::ready::Ready;
 use super::{forecast, inquest};
+use crate::guard::first_calm;
 use crate::render::{self, Exit, Fail, OrFail};
 
 /// How long there must be room before a run that gave way steps up again.
@@ -136,7 +137,7 @@ impl Guard<'_> {
             process.env("PYTHONUNBUFFERED", "1");
         }
         process.stdout(out.into_parts().0).stderr(err.into_parts().0);
-        let climb = self.before.as_ref().map(|(_, room)| Climb { room: *room, calm: calm() });
+        let climb = self.before.as_ref().map(|(_, room)| Climb { room: *room, calm: first_calm(CALM) });
         let mut watch = Watch::new(self.run, &self.charge, ready, leaf, logs, climb);
         watch.limit = limit.filter(|_| watch.leaf.is_some());
         self.note_start(&mut watch, ready, &words, attempt, limit);
@@ -186,8 +187,7 @@ impl Guard<'_> {
     }
 
     fn say(&self, ready: &Ready, words: &[String], attempt: u64, limit: Option<Bytes>) {
-        let names: Vec<&str> = ready.command.layers().map(|layer| layer.name.as_str()).collect();
-        render::talk(format!("plimsoll: start {attempt}: {}", names.join(" by ")));
+        render::talk(format!("plimsoll: start {attempt}: {}", ready.command.name()));
         for change in &ready.changes {
             render::talk(format!("plimsoll:   {change}"));
         }
@@ -199,7 +199,10 @@ impl Guard<'_> {
             render::talk(format!("plimsoll:   {remark}"));
         }
         if words != self.charge.words {
-            render::talk(format!("plimsoll:   {}", words.iter().map(|word| shown(word)).collect::<Vec<_>>().join(" ")));
+            render::talk(format!(
+                "plimsoll:   {}",
+                words.iter().map(|word| render::quoted(word)).collect::<Vec<_>>().join(" ")
+            ));
         }
         for (name, value) in &ready.edited.env {
             render::talk(format!("plimsoll:   {name}={value}"));
@@ -220,11 +223,10 @@ impl Guard<'_> {
             boot_id: started.boot_id.unwrap_or_default(),
             vmstat_oom_kill: started.vmstat_oom_kill,
         });
-        let names: Vec<&str> = ready.command.layers().map(|layer| layer.name.as_str()).collect();
         let value = |value| serde_json::to_value(value).unwrap_or_default();
         watch.first_words.push(Event::Launched {
             attempt,
-            trainer: names.join(" by "),
+            trainer: ready.command.name(),
             words: words.to_vec(),
             env: ready.edited.env.clone(),
             settings: ready.settings.iter().map(|(knob, to)| (knob.name().to_string(), value(to))).collect(),
@@ -417,12 +419,6 @@ fn order(found: &Option<Found>) -> Option<u64> {
     Some(written.as_millis() as u64)
 }
 
-/// How long there must be room before a step up; tests set it in seconds.
-fn calm() -> Duration {
-    let said = std::env::var("PLIMSOLL_GROW_AFTER").ok().and_then(|text| text.parse().ok());
-    said.map_or(CALM, Duration::from_secs)
-}
-
 /// The words with those that make a launcher write a log for each rank, where the user has not said where.
 fn with_rank_logs(ready: &Ready, run: &Path, attempt: u64) -> Vec<String> {
     let mut words = ready.edited.words.clone();
@@ -461,14 +457,4 @@ pub fn python_of(command: &Command, folder: &Path) -> Option<PathBuf> {
     let line = text.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let python = String::from_utf8_lossy(line).trim().to_string();
     python.contains("python").then(|| PathBuf::from(python))
-}
-
-/// A word as a shell would take it.
-fn shown(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_=./:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_string()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }

@@ -47,10 +47,10 @@ pub struct Short {
     pub bottom: Bottom,
 }
 
-/// Looks for settings that fit, beginning with `over`.
-pub fn fit(charge: &Charge, over: &Settings, resume: bool, may_step: bool) -> Result<Fitted, Fail> {
+/// Looks for settings that fit a first start, beginning with those that were asked for.
+pub fn fit(charge: &Charge, may_step: bool) -> Result<Fitted, Fail> {
     let (ram, vram) = room(charge.ram, charge.vram);
-    let mut over = over.clone();
+    let mut over = charge.set.clone();
     let mut steps = Vec::new();
     for _ in 0..MOST {
         let ready = Ready::new(Path::new("."), charge, &over, None)?;
@@ -60,7 +60,7 @@ pub fn fit(charge: &Charge, over: &Settings, resume: bool, may_step: bool) -> Re
             folder: &charge.folder,
             shape: charge.shape.as_deref(),
             length: charge.length,
-            resume,
+            resume: false,
             on_card: charge.vram.is_some().then_some(true),
         })?;
         let tables = match found {
@@ -75,7 +75,8 @@ pub fn fit(charge: &Charge, over: &Settings, resume: bool, may_step: bool) -> Re
             settings: &ready.settings,
             can: &knobs,
             exact_accumulation: ready.command.layers().any(|layer| layer.can.exact_accumulation),
-            world_fixed: resume && ready.command.layers().any(|layer| layer.can.world_fixed),
+            // There is no checkpoint yet that could bind it.
+            world_fixed: false,
             on_card: tables.card.is_some(),
             evaluating: what == Shortage::Vram
                 && tables.card.as_ref().is_some_and(|card| card.peak == plimsoll_launch::estimate::PhaseName::Eval),

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_launch::estimate::{
-    self, Device, Key, Record, Shape, Software, Table, Terms, correct, described, host, measured, vits, vram,
+    self, Device, Key, Record, Shape, Table, correct, described, host, measured, terms_of, vits, vram,
 };
-use plimsoll_launch::{Command, Knob, Launcher, Settings};
+use plimsoll_launch::{Command, Knob, Settings};
 use plimsoll_machine::{Bytes, Cards, Headroom, Root, Sighting};
 use serde::Serialize;
 
@@ -64,32 +64,17 @@ pub fn forecast(question: Question<'_>) -> Result<Result<Forecast, String>, Fail
         Some(false) => Device::Cpu,
         None => device(command),
     };
-    let mut terms = Terms::new(shape, device, software(command));
-    let ranks = settings.get(&Knob::Processes).and_then(|value| value.count()).unwrap_or(1);
-    terms.launcher = Launcher::of(command, ranks);
-    terms.resume = resume;
-    let lightning =
-        command.layers().any(|layer| layer.name == "lightning" || layer.base.as_deref() == Some("lightning"));
-    terms.loader.validation = lightning;
-    terms.loader.sanity = lightning;
-    if command.trainer.name == "piper" {
-        (terms.loader.persistent, terms.loader.prefetch, terms.loader.pin) = (true, 4, device == Device::Cuda);
-    }
     let mut settings_known = settings.clone();
     if !settings.contains_key(&Knob::Length) {
         match length.or_else(|| longest_of(command, folder)) {
             Some(length) => _ = settings_known.insert(Knob::Length, length.into()),
-            None if matches!(terms.shape.family, estimate::Family::CnnLstm(_)) => {}
+            None if matches!(shape.family, estimate::Family::CnnLstm(_)) => {}
             None => {
                 return Ok(Err("the length of its samples is not known; tell it with `--length N`".to_string()));
             }
         }
     }
-    // A word of the trainer's own that the estimate has no formula for is the trainer's affair.
-    let terms = settings_known.iter().fold(terms, |terms, (knob, value)| {
-        let one = Settings::from([(*knob, value.clone())]);
-        terms.clone().with(&one).unwrap_or(terms)
-    });
+    let terms = terms_of(command, &settings_known, shape, device, resume);
     let records = measured::load(&store()).unwrap_or_default();
     let key = Key {
         trainer: command.trainer.name.clone(),
@@ -179,36 +164,10 @@ fn shape_of(command: &Command, folder: &Path, said: Option<&Path>) -> Result<Opt
     Ok(None)
 }
 
-fn software(command: &Command) -> Software {
-    let deepspeed =
-        command.layers().any(|layer| layer.name == "deepspeed") || command.value_of("--deepspeed").is_some();
-    match command.trainer.name.as_str() {
-        "piper" => Software::Piper,
-        "lightning" => Software::Lightning,
-        "hf-trainer" if deepspeed => Software::HfDeepSpeed,
-        "hf-trainer" => Software::HfTrainer,
-        _ if deepspeed => Software::DeepSpeed,
-        _ => match command.trainer.base.as_deref() {
-            Some("lightning") => Software::Lightning,
-            Some("hf-trainer") => Software::HfTrainer,
-            _ => Software::Torch,
-        },
-    }
-}
-
 /// Where it computes: on a card where there is one and nothing says otherwise.
 fn device(command: &Command) -> Device {
-    let is = |flag: &str, words: &[&str]| {
-        command.value_of(flag).is_some_and(|value| words.contains(&value.to_ascii_lowercase().as_str()))
-    };
     let hidden = std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|cards| cards.is_empty() || cards == "-1");
-    let cpu = is("--use_cpu", &["true", "1"])
-        || is("--no_cuda", &["true", "1"])
-        || is("--trainer.accelerator", &["cpu"])
-        || is("--device", &["cpu"])
-        || command.words.iter().any(|word| word == "--cpu")
-        || std::env::var("DS_ACCELERATOR").is_ok_and(|name| name == "cpu")
-        || hidden;
+    let cpu = command.leaves_cards_alone() || std::env::var("DS_ACCELERATOR").is_ok_and(|name| name == "cpu") || hidden;
     match Cards::open() {
         Sighting::Seen(_) if !cpu => Device::Cuda,
         _ => Device::Cpu,

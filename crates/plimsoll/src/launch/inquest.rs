@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use plimsoll_launch::Launcher;
-use plimsoll_launch::failure::{self, Failure, Log, LogSource, Resume, Scene, TrainerFacts, Watched};
+use plimsoll_launch::failure::{self, Failure, Resume, Scene, TrainerFacts, Watched};
+use plimsoll_launch::{Knob, Launcher};
 use plimsoll_machine::space_of;
 use plimsoll_recover::cause::{DiskAtDeath, Worker};
 use plimsoll_recover::witness::Death;
@@ -14,9 +14,6 @@ use super::keeper::{Watch, Wished};
 use super::logs;
 use super::ready::Ready;
 use crate::render;
-
-/// What is read of a log's end.
-const TAIL: u64 = 512 << 10;
 
 /// What the end was.
 pub fn inquire(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: &mut Watch) -> Failure {
@@ -47,17 +44,13 @@ fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: 
     let has_marker = ready.command.layers().any(|layer| !layer.log.done.is_empty());
     Scene {
         evidence,
-        logs: written(run, attempt),
+        logs: logs::gists(run, attempt),
         trainer: TrainerFacts {
             launcher: Launcher::of(&ready.command, watch.world_seen),
             completed: has_marker.then_some(told.done),
         },
         watched: Watched {
-            world_asked: ready
-                .settings
-                .get(&plimsoll_launch::Knob::Processes)
-                .and_then(|v| v.count())
-                .map(|n| n as u32),
+            world_asked: ready.count(Knob::Processes).map(|ranks| ranks as u32),
             world_seen: Some(watch.world_seen as u32),
             gone: if watch.wished == Some(Wished::RankGone) { watch.gone.clone() } else { Vec::new() },
             stopped: watch.stopped.clone(),
@@ -72,27 +65,6 @@ fn scene(run: &Path, attempt: u64, ready: &Ready, outcome: &TreeOutcome, watch: 
         },
         stop_asked: outcome.stopped_by.is_some(),
     }
-}
-
-/// The ends of the logs of a start.
-fn written(run: &Path, attempt: u64) -> Vec<Log> {
-    let files = logs::list(run).into_iter().filter(|file| file.attempt == attempt);
-    let logs = files.filter_map(|file| {
-        let (text, first_line) = tail(&file.path)?;
-        let source = file.rank.map_or(LogSource::Main, LogSource::Rank);
-        (!text.is_empty()).then_some(Log { source, first_line, text })
-    });
-    logs.collect()
-}
-
-/// The end of a file from a line's beginning, and the number of that line.
-fn tail(path: &Path) -> Option<(String, u64)> {
-    let bytes = fs_err::read(path).ok()?;
-    let from = bytes.len().saturating_sub(TAIL as usize);
-    let from =
-        if from == 0 { 0 } else { from + bytes[from..].iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
-    let before = bytes[..from].iter().filter(|byte| **byte == b'\n').count() as u64;
-    Some((String::from_utf8_lossy(&bytes[from..]).into_owned(), before + 1))
 }
 
 /// Says and notes what it was.

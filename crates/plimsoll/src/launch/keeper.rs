@@ -19,12 +19,13 @@ use plimsoll_recover::leaf::Leaf;
 use plimsoll_recover::sampler::{Look, Sampler};
 use plimsoll_recover::witness::Witness;
 use plimsoll_recover::{Keeper, Kin, TreeWish};
-use plimsoll_watch::{Event, Journal, Moment, Seen};
+use plimsoll_watch::{Event, Journal, Member, Moment};
 
 use super::charge::Charge;
 use super::logs::Logs;
 use super::ready::{Ready, own_checkpoints};
 use super::tree::Tree;
+use crate::guard::seen;
 use crate::render;
 
 /// Looks between two samples of fair shares and cards: 30 s. They cost a walk over all page tables.
@@ -134,22 +135,17 @@ impl Watch {
     ) -> Watch {
         let root = Root::system();
         let witness = Witness::begin(&root, leaf.as_ref());
-        let kin = Kin::new(&root, leaf.as_ref(), Vec::new());
-        let flagged =
-            |flag: &str| ready.edited.words.iter().any(|word| word == flag || word.starts_with(&format!("{flag}=")));
-        let layers = ready.command.layers();
+        let kin = Kin::new(&root, leaf.as_ref());
         Watch {
-            listener: Listener::new(layers),
+            listener: Listener::new(ready.command.layers()),
             sampler: Sampler::new(&root, run).ok(),
             headroom: Headroom::find(&root).ok(),
             cards: match Cards::open() {
                 plimsoll_machine::Sighting::Seen(cards) => Some(cards),
                 plimsoll_machine::Sighting::Unseen { .. } => None,
             },
-            world_asked: ready.settings.get(&Knob::Processes).and_then(|value| value.count()),
-            deepspeed_asked: ["--deepspeed", "--deepspeed_config", "--deepspeed-config", "--use_deepspeed"]
-                .iter()
-                .any(|flag| flagged(flag)),
+            world_asked: ready.count(Knob::Processes),
+            deepspeed_asked: ready.command.asks_for_deepspeed(),
             saved: own_checkpoints(&ready.command, charge).into_iter().map(|found| found.path).collect(),
             journal: Journal::append(&run.join("journal.jsonl")).ok(),
             from: ready.from.clone(),
@@ -216,16 +212,14 @@ impl Watch {
         let shares = self.looks.is_multiple_of(SHARES) || EARLY.contains(&self.looks);
         if shares {
             let (members, files) = self.tree.members(&self.root, self.cards.as_ref());
-            let sum = |of: fn(&plimsoll_watch::Member) -> Bytes| members.iter().map(of).fold(Bytes::ZERO, |a, b| a + b);
+            let sum = |of: fn(&Member) -> Bytes| members.iter().map(of).sum::<Bytes>();
             let pss = sum(|member| member.pss_bytes.unwrap_or(member.rss_bytes));
             self.peak_vram = self.peak_vram.max(sum(|member| member.vram_bytes.unwrap_or_default()));
             match self.leaf {
                 Some(_) => self.files = files,
                 None => self.now = pss,
             }
-            if self.looks.is_multiple_of(NOTED) || EARLY.contains(&self.looks) {
-                self.note(&Event::Tree { ram_bytes: self.now, processes: members });
-            }
+            self.note(&Event::Tree { ram_bytes: self.now, processes: members });
         }
         if let Some(Ok(bytes)) = self.leaf.as_ref().map(Leaf::without_files) {
             self.now = bytes + self.files;
@@ -258,18 +252,8 @@ impl Watch {
         let Ok(look) = sampler.look(self.pid, self.began.elapsed(), self.leaf.as_ref()) else { return };
         self.last = Some(look);
         if self.looks.is_multiple_of(NOTED) {
-            let sample = look.sample;
-            let seen = Seen {
-                headroom_bytes: Some(sample.headroom),
-                swap_bytes: Some(sample.swap_used),
-                swapping_bytes_per_second: Some(sample.swap_in.saturating_add(sample.swap_out)),
-                stall_some: sample.stall_some,
-                stall_full: sample.stall_full,
-                disk_free_bytes: Some(sample.disk_free),
-                ..Seen::default()
-            };
             let ram_bytes = self.now;
-            self.note(&Event::Sample { at: Moment::Tick, step: self.step(), ram_bytes, seen });
+            self.note(&Event::Sample { at: Moment::Tick, step: self.step(), ram_bytes, seen: seen(&look.sample) });
         }
     }
 
@@ -396,7 +380,7 @@ impl Watch {
             found.into_iter().filter(|one| one.torn.is_none() && !self.saved.contains(&one.path)).collect();
         let any = !new.is_empty();
         for one in new {
-            let bytes = size(&one.path);
+            let bytes = checkpoints::size(&one.path);
             let step = one.step.unwrap_or_else(|| self.step());
             let (path, reason) = (one.path.clone(), plimsoll_watch::SaveReason::Steps);
             self.saved.push(one.path);
@@ -429,13 +413,6 @@ impl Watch {
 
 fn process(rank: RankPulse) -> RankProcess {
     RankProcess { rank: rank.rank, pid: Some(rank.pid) }
-}
-
-fn size(path: &Path) -> Bytes {
-    let Ok(entries) = fs_err::read_dir(path) else {
-        return Bytes(fs_err::metadata(path).map(|found| found.len()).unwrap_or(0));
-    };
-    entries.filter_map(|entry| Some(size(&entry.ok()?.path()))).fold(Bytes::ZERO, |sum, one| sum + one)
 }
 
 impl Keeper for Watch {

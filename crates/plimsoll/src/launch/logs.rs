@@ -6,8 +6,10 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use plimsoll_launch::failure::{Log, LogSource};
 use plimsoll_launch::telling::Listener;
 
+use crate::doctor::gist;
 use crate::render::{Fail, OrFail};
 
 /// Bytes of one file that are taken at a look.
@@ -101,6 +103,12 @@ pub struct LogFile {
     pub path: PathBuf,
 }
 
+/// What the logs of a start hold that its end is judged by.
+pub fn gists(run: &Path, attempt: u64) -> Vec<Log> {
+    let files = list(run).into_iter().filter(|file| file.attempt == attempt);
+    files.flat_map(|file| gist(&file.path, file.rank.map_or(LogSource::Main, LogSource::Rank))).collect()
+}
+
 /// All logs of a run, in order.
 pub fn list(run: &Path) -> Vec<LogFile> {
     let mut found = Vec::new();
@@ -128,12 +136,15 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The rank that a file is of: torchrun names folders by it, DeepSpeed files.
-fn rank_of(path: &Path) -> Option<u32> {
-    let number = |text: &str| text.parse::<u32>().ok();
-    let by_folder = path.parent().and_then(|folder| number(&folder.file_name()?.to_string_lossy()));
-    by_folder.or_else(|| {
-        let name = path.file_stem()?.to_string_lossy().into_owned();
-        number(name.rsplit(['_', '-']).next()?)
-    })
+/// The rank that a log is of, by its name: torchrun names folders by ranks (`0/stderr.log`), others write `rank1` somewhere.
+pub fn rank_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_string_lossy().to_lowercase();
+    let behind = name.rsplit_once("rank").map(|(_, rest)| rest.trim_start_matches(['_', '-', '.', '=']));
+    let digits = behind.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
+    let by_folder = || {
+        let folder = path.parent()?.file_name()?.to_string_lossy().into_owned();
+        let streams = ["stdout.log", "stderr.log", "stdout", "stderr"];
+        streams.contains(&name.as_str()).then(|| folder.parse().ok()).flatten()
+    };
+    digits.and_then(|digits| digits.parse().ok()).or_else(by_folder)
 }

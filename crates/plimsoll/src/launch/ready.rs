@@ -90,8 +90,13 @@ impl Ready {
 
     /// Samples per weight update, where the settings tell.
     pub fn effective_batch(&self) -> Option<u64> {
-        let count = |knob, otherwise| self.settings.get(&knob).map_or(otherwise, |value: &Value| value.count());
-        Some(count(Knob::Batch, None)? * count(Knob::Accumulation, Some(1))? * count(Knob::Processes, Some(1))?)
+        let or_one = |knob| if self.settings.contains_key(&knob) { self.count(knob) } else { Some(1) };
+        Some(self.count(Knob::Batch)? * or_one(Knob::Accumulation)? * or_one(Knob::Processes)?)
+    }
+
+    /// The number that a knob is set to.
+    pub fn count(&self, knob: Knob) -> Option<u64> {
+        self.settings.get(&knob)?.count()
     }
 
     /// Knobs that this command can set.

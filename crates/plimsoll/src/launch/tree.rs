@@ -118,7 +118,7 @@ impl Tree {
         let on_cards = cards.map(Cards::look).unwrap_or_default();
         let vram = |pid: u32| -> Option<Bytes> {
             let all: Vec<Bytes> = on_cards.iter().filter_map(|card| card.processes.get(&pid)).copied().collect();
-            (!all.is_empty()).then(|| all.into_iter().fold(Bytes::ZERO, |sum, one| sum + one))
+            (!all.is_empty()).then(|| all.into_iter().sum())
         };
         let mut files = Bytes::ZERO;
         let mut members = Vec::new();

@@ -35,7 +35,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Fail> {
     (charge.ram, charge.vram) = (args.job.ram, args.vram);
     charge.length = args.length;
     charge.shape = args.shape.as_deref().map(|path| fs_err::canonicalize(path).or_usage()).transpose()?;
-    let fitted = fit(&charge, &charge.set, false, !args.as_is)?;
+    let fitted = fit(&charge, !args.as_is)?;
     let ready = Ready::new(Path::new("."), &charge, &fitted.over, None)?;
     if args.json {
         render::json(&as_json(&charge, &ready, &fitted))?;
@@ -52,8 +52,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Fail> {
 }
 
 fn text(ready: &Ready, fitted: &Fitted) -> String {
-    let names: Vec<&str> = ready.command.layers().map(|layer| layer.name.as_str()).collect();
-    let mut out = format!("{}\n", names.join(" by "));
+    let mut out = format!("{}\n", ready.command.name());
     for (knob, value) in &ready.settings {
         out += &format!("  {:<20} {value}\n", knob.name());
     }

@@ -26,7 +26,7 @@ pub fn run(args: &RunArgs) -> Result<(), Fail> {
     let charge = charge(args)?;
     let command = charge.command()?;
     // Everything that can be refused is, before anything is made.
-    let Planned { over, ram, vram } = planned(&charge, false)?;
+    let Planned { over, ram, vram } = planned(&charge)?;
     let trial = Ready::new(Path::new("."), &charge, &over, None)?;
     let events = Events::install()?;
     let fresh = run_folder::make(args.out.as_deref(), &command.trainer.name)?;
@@ -87,8 +87,8 @@ struct Planned {
 }
 
 /// Settings that fit, as far as can be said beforehand; refuses what cannot fit.
-fn planned(charge: &Charge, resume: bool) -> Result<Planned, Fail> {
-    let fitted = fit(charge, &charge.set, resume, !charge.as_is)?;
+fn planned(charge: &Charge) -> Result<Planned, Fail> {
+    let fitted = fit(charge, !charge.as_is)?;
     for step in &fitted.steps {
         render::talk(format!("plimsoll: one step down before the start: {step}"));
     }

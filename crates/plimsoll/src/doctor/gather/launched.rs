@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_launch::Knob;
 use plimsoll_launch::course::abilities;
-use plimsoll_launch::failure::{Failure, Gist, LogSource, Scene, failure};
+use plimsoll_launch::failure::{Failure, LogSource, Scene, failure};
 use plimsoll_machine::{Bytes, Root};
 use plimsoll_recover::cause::{RunProcess, Worker};
 use plimsoll_recover::witness::{Death, Started, after_the_fact};
@@ -15,7 +15,7 @@ use plimsoll_watch::{Event, Record};
 
 use crate::doctor::attempts::Attempt;
 use crate::doctor::case::{CheckpointFacts, LaunchFacts, Place};
-use crate::launch::{CHARGE, Charge, log_files, own_checkpoints};
+use crate::launch::{CHARGE, Charge, log_files, log_gists, own_checkpoints};
 
 /// What the run in `run` was asked to be; none where it is a run of our own.
 pub fn launch_facts(run: &Path, records: &[Record]) -> Option<LaunchFacts> {
@@ -99,16 +99,7 @@ pub fn unseen_failure(root: &Root, run: &Path, attempt: &Attempt<'_>) -> Option<
         return None;
     };
     let evidence = after_the_fact(root, &started(attempt), Death { worker: Worker::Foreign, ..Death::default() });
-    let mut logs = Vec::new();
-    for file in log_files(run).into_iter().filter(|file| file.attempt == *number) {
-        let mut gist = Gist::new(file.rank.map_or(LogSource::Main, LogSource::Rank));
-        let Ok(opened) = fs_err::File::open(&file.path) else { continue };
-        for line in BufReader::new(opened).split(b'\n').map_while(Result::ok) {
-            gist.take(&String::from_utf8_lossy(&line));
-        }
-        logs.extend(gist.close());
-    }
-    Some(failure(&Scene { evidence, logs, ..Scene::default() }))
+    Some(failure(&Scene { evidence, logs: log_gists(run, *number), ..Scene::default() }))
 }
 
 /// The start, as the journal has it.

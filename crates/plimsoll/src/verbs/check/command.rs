@@ -15,9 +15,6 @@ use crate::launch::{Question, forecast, python_of};
 use crate::render::{Fail, OrFail};
 use crate::verbs::run::charge_of;
 
-/// Flags by which DeepSpeed is asked for.
-const DEEPSPEED: [&str; 4] = ["--deepspeed", "--deepspeed_config", "--deepspeed-config", "--use_deepspeed"];
-
 /// The trainer's name, and the points of its command.
 pub fn points(words: &[String], trainer: Option<&str>, ram: Option<Bytes>) -> Result<(String, Checklist), Fail> {
     let charge = charge_of(trainer, words)?;
@@ -27,8 +24,7 @@ pub fn points(words: &[String], trainer: Option<&str>, ram: Option<Bytes>) -> Re
         // What is refused before a start is a point like others.
         Err(wrong) => return Ok(("command".to_string(), Checklist { items: vec![refused(wrong)] })),
     };
-    let names: Vec<&str> = command.layers().map(|layer| layer.name.as_str()).collect();
-    let name = names.join(" by ");
+    let name = command.name();
     let (settings, mut items) = match command.read(&charge.folder, env) {
         Ok(reading) => (reading.settings, Vec::new()),
         Err(wrong) => (Settings::new(), vec![refused(Fail::new(crate::render::Exit::BadInput, wrong))]),
@@ -41,7 +37,7 @@ pub fn points(words: &[String], trainer: Option<&str>, ram: Option<Bytes>) -> Re
     let found = probe(&root, &writes).or_usage()?;
     let mut host = host_facts(&root, &found);
     host.available = host.available.map(|left| ram.map_or(left, |ram| left.min(ram)));
-    let mut card = card_facts(env).filter(|_| !on_processors(&command));
+    let mut card = card_facts(env).filter(|_| !command.leaves_cards_alone());
     // What it needs is estimated where its model is known; otherwise these points stay open.
     let question = Question {
         command: &command,
@@ -106,16 +102,6 @@ fn starts(command: &Command, folder: &Path, name: &str) -> Vec<Item> {
     out
 }
 
-/// Whether the command is told to leave cards alone.
-fn on_processors(command: &Command) -> bool {
-    let word = |flag: &str| command.value_of(flag).map(|value| value.to_lowercase());
-    let alone = |flag: &str| command.words.iter().any(|word| word == flag);
-    word("--trainer.accelerator").as_deref() == Some("cpu")
-        || alone("--cpu")
-        || word("--use_cpu").is_some_and(|value| value != "false" && value != "0")
-        || alone("--use_cpu")
-}
-
 fn trainer_check(
     command: &Command,
     folder: &Path,
@@ -136,12 +122,7 @@ fn trainer_check(
     let known = python.as_deref().map(|python| python::importable(python, &names, folder)).unwrap_or_default();
     let modules = names.into_iter().map(|name| Module { importable: known.get(&name).copied(), name });
     let launcher = command.launcher.as_ref().map(|launcher| launcher.name.as_str());
-    let flagged = DEEPSPEED.iter().any(|flag| {
-        command
-            .words
-            .iter()
-            .any(|word| word == flag || word.strip_prefix(flag).is_some_and(|rest| rest.starts_with('=')))
-    });
+    let flagged = command.asks_for_deepspeed();
     let runs_deepspeed = flagged || launcher == Some("deepspeed");
     let piper = command.trainer.name == "piper";
     let manual =
@@ -194,7 +175,7 @@ fn run_facts(command: &Command, folder: &Path, settings: &Settings, free: Bytes)
     let on_exception = command.words.iter().any(|word| word.contains("save_on_exception=true"));
     let mut facts = RunFacts {
         disk_free: Some(free),
-        checkpoint: found.iter().map(|one| bytes_of(&one.path)).max().filter(|bytes| *bytes > Bytes::ZERO),
+        checkpoint: found.iter().map(|one| checkpoints::size(&one.path)).max().filter(|bytes| *bytes > Bytes::ZERO),
         kept,
         saves_on_stop: match command.layers().any(|layer| layer.stop.saves) || on_exception {
             true => Some(true),
@@ -243,11 +224,4 @@ fn shards(folder: &Path) -> u64 {
     let all = names(folder);
     let below = all.iter().filter(|(name, _)| name.starts_with("global_step")).map(|(_, path)| here(&names(path)));
     here(&all).max(below.max().unwrap_or(0))
-}
-
-fn bytes_of(path: &Path) -> Bytes {
-    let Ok(entries) = fs_err::read_dir(path) else {
-        return Bytes(fs_err::metadata(path).map(|found| found.len()).unwrap_or(0));
-    };
-    entries.filter_map(|entry| Some(bytes_of(&entry.ok()?.path()))).fold(Bytes::ZERO, |sum, one| sum + one)
 }
