@@ -25,7 +25,9 @@ pub fn fill_random_scaled(param: &Param, factor: f32, seed: u64, out: &mut [f32]
 pub fn fill_random_part(param: &Param, factor: f32, seed: u64, first: usize, out: &mut [f32]) {
     let deviation = match param.init {
         Init::Ones => return out.fill(factor),
+        Init::Zeros => return out.fill(0.0),
         Init::Normal(deviation) => f64::from(deviation) * f64::from(factor),
+        Init::Uniform(limit) => return fill_uniform(param, limit, seed, first, out),
     };
     let stream = name_hash(&param.name);
     let mut rest = out;
@@ -43,10 +45,24 @@ pub fn fill_random_part(param: &Param, factor: f32, seed: u64, first: usize, out
     }
 }
 
+/// Draws between plus and minus `limit`, from the same stream of words.
+fn fill_uniform(param: &Param, limit: f32, seed: u64, first: usize, out: &mut [f32]) {
+    let (stream, limit) = (name_hash(&param.name), f64::from(limit));
+    for (index, x) in (first as u64..).zip(out) {
+        let words = words(seed, stream, index / 4);
+        let share = (f64::from(words[(index % 4) as usize]) + 0.5) / 4_294_967_296.0;
+        *x = ((2.0 * share - 1.0) * limit) as f32;
+    }
+}
+
+fn words(seed: u64, stream: u64, block: u64) -> [u32; 4] {
+    let counter = [block as u32, (block >> 32) as u32, stream as u32, (stream >> 32) as u32];
+    philox(counter, [seed as u32, (seed >> 32) as u32])
+}
+
 /// Four independent draws from the standard normal distribution.
 fn normals(seed: u64, stream: u64, block: u64) -> [f64; 4] {
-    let counter = [block as u32, (block >> 32) as u32, stream as u32, (stream >> 32) as u32];
-    let [a, b, c, d] = philox(counter, [seed as u32, (seed >> 32) as u32]);
+    let [a, b, c, d] = words(seed, stream, block);
     let [x, y] = box_muller(a, b);
     let [z, w] = box_muller(c, d);
     [x, y, z, w]

@@ -9,6 +9,7 @@
 pub mod batch;
 pub mod choose;
 pub mod cost;
+pub mod dtype;
 pub mod footprint;
 pub mod op;
 mod outline;
@@ -23,3 +24,4 @@ mod table;
 pub mod tape;
 pub mod tiles;
 pub mod train;
+pub mod trained;

@@ -1,6 +1,8 @@
-//! What a model is: the numbers of its config and the list of its parameters, in Hugging Face's names and order.
+//! T5: encoder and decoder, v1.0 and v1.1.
 
 use serde::{Deserialize, Serialize};
+
+use super::{Init, Param};
 
 /// The middle of a T5 block's feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,33 +81,6 @@ impl T5Spec {
     /// Width of all heads together.
     pub fn inner(&self) -> usize {
         self.heads * self.d_kv
-    }
-}
-
-/// How a freshly made parameter is drawn (Hugging Face's `_init_weights` for T5, factor 1).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Init {
-    /// Every element is one.
-    Ones,
-    /// Normal with mean 0 and this standard deviation.
-    Normal(f32),
-}
-
-/// One trained tensor.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Param {
-    /// Hugging Face's name.
-    pub name: String,
-    /// Shape; linear weights are `[out, in]`.
-    pub shape: Vec<usize>,
-    /// How to draw it.
-    pub init: Init,
-}
-
-impl Param {
-    /// Number of elements.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product()
     }
 }
 
