@@ -15,6 +15,8 @@ pub struct BatchShape {
     pub source_len: usize,
     /// Longest target, in tokens.
     pub target_len: usize,
+    /// Most documents in one sample; 1 unless they are packed.
+    pub documents: usize,
 }
 
 /// One micro-batch, lent to the loader to fill. Slices have the sizes of [`BatchShape`].

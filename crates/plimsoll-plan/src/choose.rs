@@ -5,6 +5,7 @@
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::choices::Choices;
 use crate::cost::Rates;
 use crate::footprint::{self, DiskFacts, Footprint, Overheads};
 use crate::program::{Job, Program};
@@ -12,7 +13,6 @@ pub use crate::remedy::Remedy;
 use crate::remedy::remedies;
 pub use crate::search::loader_threads;
 use crate::search::{Found, Search};
-use crate::t5::Choices;
 use crate::tiles::Simd;
 
 /// Choices that are held fixed.

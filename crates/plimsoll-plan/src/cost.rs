@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::op::{MaxRows, Op, Write};
-use crate::tape::Store;
+use crate::tape::{Id, Store};
 
 /// The machine's measured rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,13 +77,15 @@ pub(crate) fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
             let passes = if *write == Write::Set { 0.0 } else { 2.0 };
             Work::product(*outputs, *inputs, rows.of(*side), passes * 4.0 * (inputs * outputs) as f64)
         }
-        Op::Loss { chunk, width, vocab, .. } => {
+        Op::Loss { chunk, width, vocab, grad, .. } => {
             let mut total = Work::default();
             let chunks = rows.target.div_ceil(*chunk);
             for _ in 0..chunks {
                 total.add(Work::product(*chunk, *vocab, *width, 0.0));
                 total.add(Work::product(*chunk, *width, *vocab, 0.0));
-                total.add(Work::product(*vocab, *width, *chunk, 2.0 * 4.0 * (vocab * width) as f64));
+                if grad.is_some() {
+                    total.add(Work::product(*vocab, *width, *chunk, 2.0 * 4.0 * (vocab * width) as f64));
+                }
             }
             total.add(Work::bytes((rows.target * vocab * 4 * 4) as f64));
             total
@@ -95,8 +97,10 @@ pub(crate) fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
         Op::Attention { shape, .. } | Op::AttentionBackward { shape, .. } => {
             let products = if matches!(op, Op::Attention { .. }) { 2 } else { 5 };
             let samples = rows.of(shape.queries) / shape.max_queries.max(1);
-            let scores = samples * shape.heads * shape.max_queries * shape.max_keys;
-            let mut total = Work::product(shape.max_queries, products * shape.max_keys, shape.d_kv, 0.0);
+            let seen = if shape.causal { (shape.max_keys + 64) / 2 } else { shape.max_keys };
+            let seen = seen.min(shape.window.unwrap_or(usize::MAX)).min(shape.max_keys);
+            let scores = samples * shape.heads * shape.max_queries * seen;
+            let mut total = Work::product(shape.max_queries, products * seen, shape.d_kv, 0.0);
             total.flops *= (samples * shape.heads) as f64;
             total.weighted_flops *= (samples * shape.heads) as f64;
             total.bytes = (scores * 8) as f64;
@@ -106,21 +110,34 @@ pub(crate) fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
             moved(*side, *width, 2)
         }
         Op::Residual { side, width, .. } | Op::NormBackward { side, width, .. } => moved(*side, *width, 4),
-        Op::DropBackward { side, width, .. } | Op::EmbedBackward { side, width, .. } | Op::Relu { side, width, .. } => {
-            moved(*side, *width, 2)
+        Op::Drop { side, width, .. }
+        | Op::Copy { side, width, .. }
+        | Op::Gelu { side, width, .. }
+        | Op::EmbedBackward { side, width, .. }
+        | Op::Relu { side, width, .. } => moved(*side, *width, 2),
+        Op::ReluBackward { side, width, .. } | Op::GeluBackward { side, width, .. } => moved(*side, *width, 3),
+        Op::GatedGelu { side, width, .. } | Op::GatedSilu { side, width, .. } => moved(*side, *width, 3),
+        Op::GatedGeluBackward { side, width, .. } | Op::GatedSiluBackward { side, width, .. } => {
+            moved(*side, *width, 5)
         }
-        Op::ReluBackward { side, width, .. } => moved(*side, *width, 3),
-        Op::GatedGelu { side, width, .. } => moved(*side, *width, 3),
-        Op::GatedGeluBackward { side, width, .. } => moved(*side, *width, 5),
+        Op::ColumnSum { side, width, .. } => moved(*side, *width, 1),
+        Op::HeadNorm { side, heads, width, .. } | Op::Rope { side, heads, width, .. } => moved(*side, heads * width, 2),
+        Op::HeadNormBackward { side, heads, width, .. } => moved(*side, heads * width, 4),
         Op::Update { param, state, .. } => {
             let words = store.params[*param].param.elements()
                 + state.iter().map(|id| store.tensors[id.0 as usize].words).sum::<usize>();
             Work::bytes((words * 3 * 4) as f64)
         }
         Op::GradientNorm { gradients } => {
-            Work::bytes(gradients.iter().map(|id| store.tensors[id.0 as usize].words * 4).sum::<usize>() as f64)
+            // One that was made on the way is still in the cache, or nearly.
+            let words = |id: &Id| store.tensors.get(id.0 as usize).map_or(0, |t| t.words);
+            Work::bytes(gradients.iter().map(|id| words(id) * 4).sum::<usize>() as f64)
         }
-        Op::BiasExpand { .. }
+        Op::Part { .. }
+        | Op::Clip
+        | Op::RopeTable { .. }
+        | Op::DecodeStep { .. }
+        | Op::BiasExpand { .. }
         | Op::BiasCollect { .. }
         | Op::Zero { .. }
         | Op::Hold { .. }

@@ -122,8 +122,9 @@ pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: By
     let bytes = |words: usize| Bytes(words as u64 * 4);
     let parts = &program.parts;
     let (gradients, state) = (program.store_words(Role::Gradient), program.store_words(Role::Optimizer));
+    let frozen = program.store_words(Role::Frozen);
     // What alignment adds to the store is counted with the weights; the arena's last page with the batch.
-    let weights = parts.store - gradients - state;
+    let weights = parts.store - gradients - state - frozen;
     let arena = bytes(parts.words()).0.next_multiple_of(4096);
     let staging = Bytes(arena) - bytes(parts.store + parts.transient + parts.workspace);
     let stacks = overheads.stack * (program.threads + beside.loader_threads) as u64;
@@ -131,6 +132,7 @@ pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: By
     let worker = Bytes(arena) + overheads.program + overheads.tokenizer + beside.loader + stacks + snapshot;
     let mut list = vec![
         ("weights", bytes(weights)),
+        ("frozen weights", bytes(frozen)),
         ("gradients", bytes(gradients)),
         ("optimizer state", bytes(state)),
         ("activations", bytes(parts.transient)),
@@ -163,20 +165,28 @@ const RECORDS: Bytes = Bytes::mib(16);
 /// A step's line in the journal, at most.
 const STEP_LINE: Bytes = Bytes(256);
 
+/// The model as it is written out, in f32.
+fn model_bytes(program: &Program) -> u64 {
+    let own = program.store.params.iter().filter(|place| !place.adapter);
+    let params: u64 = own.map(|place| place.param.elements() as u64 * 4).sum();
+    // A tied head of T5 that is not scaled is written out as a table of its own.
+    let head = program.spec.t5().filter(|spec| spec.tied && !spec.scale_head);
+    params + head.map_or(0, |spec| (spec.vocab * spec.d_model) as u64 * 4)
+}
+
 /// Disk of a run: checkpoints (the latest, the best, one of an exit, and one being written), the final model, the records.
 pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
     let weights = program.store_words(Role::Weight) as u64 * 4;
     let state = program.store_words(Role::Optimizer) as u64 * 4;
     let checkpoint = Bytes(weights + state) + HEADERS;
     let checkpoints = facts.keep.max(1) as u64 + u64::from(facts.best) + 2;
-    let spec = &program.spec;
-    // A tied head that is not scaled is written out as a table of its own.
-    let head = if spec.tied && !spec.scale_head { (spec.vocab * spec.d_model) as u64 * 4 } else { 0 };
+    let adapters = program.store.params.iter().any(|place| place.adapter);
+    let model = if adapters { Bytes(weights) } else { Bytes(model_bytes(program)) };
     Footprint::of(
         budget,
         vec![
             ("checkpoints", checkpoint * checkpoints),
-            ("final model", Bytes(weights + head) + facts.side_files + HEADERS),
+            ("final model", model + facts.side_files + HEADERS),
             ("records", RECORDS + STEP_LINE * facts.steps),
         ],
     )

@@ -2,15 +2,20 @@
 //!
 //! Invariant: pure. No files, no clock, no threads, no GPU; "too big" is a value, not an error.
 //!
-//! Read in this order: `spec` (the model), `op` and `tape` (the program's words), `t5` (a model as a tape), `place`
+//! Read in this order: `spec` (the model), `op` and `tape` (the program's words), `layer`, `t5` and `decoder` (a model as a tape), `place`
 //! (addresses), `program` (all tapes of a run), `snapshot` (a copy for saves), `cost`, `footprint`, `search` and `choose`
 //! (the decision).
 
 pub mod batch;
+pub mod choices;
 pub mod choose;
 pub mod cost;
+mod decoder;
 pub mod dtype;
+mod family;
 pub mod footprint;
+pub mod generation;
+mod layer;
 pub mod op;
 mod outline;
 pub mod place;
@@ -19,7 +24,8 @@ mod remedy;
 mod search;
 pub mod snapshot;
 pub mod spec;
-pub mod t5;
+pub mod store;
+mod t5;
 mod table;
 pub mod tape;
 pub mod tiles;

@@ -2,9 +2,11 @@
 //!
 //! Letters: R rows (real tokens of one side), D model width, F feed-forward width, I width of all heads, V vocabulary.
 
+use crate::dtype::Dtype;
 use crate::place::aligned;
-use crate::tape::Id;
-use crate::tiles::{Tiles, matmul_workspace};
+use crate::spec::RopeSpec;
+use crate::tape::{Id, Store};
+use crate::tiles::{Tiles, matmul_workspace, stored_workspace};
 
 /// Which rows an op runs over; how many there are is known when a batch arrives, the most is in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,9 +19,15 @@ pub enum Side {
     Beam,
 }
 
-/// A place where dropout happens. The number is part of the generator's key, so it is the same in a recomputed block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(pub u32);
+/// A place where dropout happens, and how much. The number is part of the generator's key, so it is the same in a
+/// recomputed block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Place {
+    /// Key of the place.
+    pub key: u32,
+    /// Probability of dropping an element.
+    pub rate: f32,
+}
 
 /// How a gradient is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +52,24 @@ pub struct Cols {
 }
 
 /// The fixed part of an attention op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
     /// Rows of the queries.
     pub queries: Side,
     /// Rows of the keys and values.
     pub keys: Side,
-    /// Heads.
+    /// Heads of the queries.
     pub heads: usize,
+    /// Heads of keys and values; head h uses number h / (heads / kv_heads).
+    pub kv_heads: usize,
     /// Width of a head.
     pub d_kv: usize,
+    /// Factor on the scores.
+    pub scale: f32,
     /// A query sees no later key.
     pub causal: bool,
+    /// Keys that a query sees at most, itself included; with `causal`.
+    pub window: Option<usize>,
     /// Most queries of a sample.
     pub max_queries: usize,
     /// Most keys of a sample.
@@ -92,53 +106,131 @@ impl AttentionShape {
     }
 }
 
+/// A gradient to write, where there is one: frozen weights have none.
+pub type Gradient = Option<(Id, Write)>;
+
 /// One op. Gradients are sums over tokens; the update divides.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // the fields are tensors named by what they hold
 pub enum Op {
-    /// `out[R, D] = drop(table[ids])`; target ids are the labels shifted right.
-    Embed { side: Side, table: Id, out: Id, width: usize, drop: Option<Place> },
-    /// Adds `drop(grad)` to the rows of `table_grad`.
-    EmbedBackward { side: Side, grad: Id, table_grad: Id, width: usize, drop: Option<Place> },
-    /// `rstd = 1 / rms(x)`, `out = drop(x * rstd * weight)`.
-    Norm { side: Side, x: Id, weight: Id, rstd: Id, out: Id, width: usize, drop: Option<Place> },
-    /// `out = drop(x * rstd * weight)` again, bit-equal to what `Norm` wrote.
-    NormApply { side: Side, x: Id, weight: Id, rstd: Id, out: Id, width: usize, drop: Option<Place> },
-    /// `dx (+)= norm'(dy)`, `weight_grad (+)= sum dy * x * rstd`.
+    /// Those that follow run over part `nth` of the batch.
+    Part { nth: usize },
+    /// `out[R, D] = drop(table[ids] + positions[at])`; target ids are the labels shifted right.
+    Embed { side: Side, table: Id, positions: Option<Id>, out: Id, width: usize, drop: Option<Place> },
+    /// Adds `drop(grad)` to the rows of `table_grad`: by token, or by position.
+    EmbedBackward { side: Side, grad: Id, table_grad: Id, width: usize, drop: Option<Place>, by_position: bool },
+    /// RMS norm: `stats = 1 / rms(x)`, `out = drop(x * stats * weight)`. With a bias layer norm: `stats` has mean and
+    /// inverse deviation, `out = drop((x - mean) * inverse * weight + bias)`.
+    Norm {
+        side: Side,
+        x: Id,
+        weight: Id,
+        bias: Option<Id>,
+        stats: Id,
+        out: Id,
+        width: usize,
+        eps: f32,
+        drop: Option<Place>,
+    },
+    /// `out` again from `stats`, bit-equal to what `Norm` wrote.
+    NormApply { side: Side, x: Id, weight: Id, bias: Option<Id>, stats: Id, out: Id, width: usize, drop: Option<Place> },
+    /// `dx (+)= norm'(dy)`, and the gradients of weight and bias.
     NormBackward {
         side: Side,
         dy: Id,
         x: Id,
         weight: Id,
-        rstd: Id,
+        bias: Option<Id>,
+        stats: Id,
         dx: Id,
         add: bool,
-        weight_grad: Id,
-        write: Write,
+        weight_grad: Gradient,
+        bias_grad: Gradient,
         width: usize,
     },
-    /// `out[R, outputs] = x[R, inputs] weight[outputs, inputs]^T`.
-    Linear { side: Side, x: Id, weight: Id, out: Id, inputs: usize, outputs: usize },
-    /// `dx[R, inputs] (+)= dy[R, outputs] weight`.
-    LinearInput { side: Side, dy: Id, weight: Id, dx: Id, add: bool, inputs: usize, outputs: usize },
-    /// `grad[outputs, inputs] (+)= dy^T x`.
-    LinearWeight { side: Side, dy: Id, x: Id, grad: Id, write: Write, inputs: usize, outputs: usize },
+    /// RMS norm of each head's columns.
+    HeadNorm { side: Side, x: Cols, weight: Id, rstd: Id, out: Cols, heads: usize, width: usize, eps: f32 },
+    /// `dx = norm'(dy)` of each head's columns; `dx` may be `dy`.
+    HeadNormBackward {
+        side: Side,
+        dy: Cols,
+        x: Cols,
+        weight: Id,
+        rstd: Id,
+        dx: Cols,
+        weight_grad: Gradient,
+        heads: usize,
+        width: usize,
+    },
+    /// `out[len, width]`: cosines, then sines, of each position's angles.
+    RopeTable { out: Id, rope: RopeSpec, width: usize, len: usize },
+    /// Turns each head's columns by its row's angles, in place; `back` by minus them.
+    Rope { side: Side, x: Cols, table: Id, heads: usize, width: usize, back: bool },
+    /// `out (+)= scale * x[R, inputs] weight^T + bias`; the weight is `[outputs, inputs]`, or `[inputs, outputs]`.
+    Linear {
+        side: Side,
+        x: Id,
+        weight: Id,
+        bias: Option<Id>,
+        out: Cols,
+        add: bool,
+        scale: f32,
+        inputs: usize,
+        outputs: usize,
+        in_out: bool,
+    },
+    /// `dx[R, inputs] (+)= scale * dy[R, outputs] weight`.
+    LinearInput {
+        side: Side,
+        dy: Cols,
+        weight: Id,
+        dx: Id,
+        add: bool,
+        scale: f32,
+        inputs: usize,
+        outputs: usize,
+        in_out: bool,
+    },
+    /// `grad (+)= scale * dy^T x`, in the weight's own layout.
+    LinearWeight {
+        side: Side,
+        dy: Cols,
+        x: Id,
+        grad: Id,
+        write: Write,
+        scale: f32,
+        inputs: usize,
+        outputs: usize,
+        in_out: bool,
+    },
+    /// `grad (+)= sum of dy over rows`: a bias.
+    ColumnSum { side: Side, dy: Cols, grad: Id, write: Write, width: usize },
     /// `y = x + drop(y)`, in place.
     Residual { side: Side, x: Id, y: Id, width: usize, drop: Option<Place> },
     /// `out = drop(g)`.
-    DropBackward { side: Side, g: Id, out: Id, width: usize, drop: Place },
+    Drop { side: Side, g: Id, out: Id, width: usize, drop: Place },
+    /// `to = from`, some columns.
+    Copy { side: Side, from: Cols, to: Cols, width: usize },
     /// `h = drop(relu(h))`, in place.
     Relu { side: Side, h: Id, width: usize, drop: Option<Place> },
     /// `dh *= relu'(h) * drop'`, in place; `h` as `Relu` left it says both.
     ReluBackward { side: Side, dh: Id, h: Id, width: usize, drop: Option<Place> },
+    /// `out = gelu(h)`.
+    Gelu { side: Side, h: Id, out: Id, width: usize },
+    /// `dh *= gelu'(h)`, in place.
+    GeluBackward { side: Side, dh: Id, h: Id, width: usize },
     /// `out = drop(gelu(ab[:, :F]) * ab[:, F:])`.
     GatedGelu { side: Side, ab: Id, out: Id, width: usize, drop: Option<Place> },
     /// `dab` from `dh`.
     GatedGeluBackward { side: Side, dh: Id, ab: Id, dab: Id, width: usize, drop: Option<Place> },
+    /// `out = silu(ab[:, :F]) * ab[:, F:]`.
+    GatedSilu { side: Side, ab: Id, out: Id, width: usize },
+    /// `dab` from `dh`.
+    GatedSiluBackward { side: Side, dh: Id, ab: Id, dab: Id, width: usize },
     /// `delta[heads, span]`: the bias by distance, from the bucket table.
-    BiasExpand { table: Id, delta: Id, shape: AttentionShape },
+    BiasExpand { table: Id, delta: Id, shape: AttentionShape, buckets: BiasBuckets },
     /// `table_grad` from the gradient by distance.
-    BiasCollect { ddelta: Id, table_grad: Id, write: Write, shape: AttentionShape },
+    BiasCollect { ddelta: Id, table_grad: Id, write: Write, shape: AttentionShape, buckets: BiasBuckets },
     /// Softmax attention; keeps the log-sum-exp of each row, never the matrix of scores.
     Attention {
         shape: AttentionShape,
@@ -172,8 +264,7 @@ pub enum Op {
         weight: Id,
         losses: Id,
         dhidden: Id,
-        grad: Id,
-        write: Write,
+        grad: Gradient,
         logits: Id,
         chunk: usize,
         width: usize,
@@ -186,18 +277,31 @@ pub enum Op {
     Hold { tensors: Vec<Id> },
     /// Zeroes a tensor, in the first micro-batch of an update or always.
     Zero { tensor: Id, write: Write },
-    /// Sum of squares of all persistent gradients.
+    /// Adds the squares of complete gradients to the norm; one that is not finite ends the tape.
     GradientNorm { gradients: Vec<Id> },
+    /// The norm is complete: from here on gradients are clipped by it.
+    Clip,
     /// The optimizer's update of one parameter.
     Update { param: usize, weight: Id, grad: Id, state: Vec<Id> },
     /// Writes this step's keys and values behind the earlier ones of each hypothesis.
-    CacheAppend { kv: Cols, cache: Id, width: usize, max_len: usize },
+    CacheAppend { kv: Cols, cache: Id, start: usize, width: usize, stride: usize, max_len: usize },
     /// Attention of one row per hypothesis over its cached keys and values.
     AttentionStep { shape: AttentionShape, q: Cols, cache: Id, bias: Id, out: Id },
+    /// Attention of one row per hypothesis over its prompt's keys and values, then over its cached ones.
+    DecodeStep { shape: AttentionShape, q: Cols, prompt: Id, cache: Id, out: Id },
     /// Attention of one row per hypothesis over the encoder's keys and values.
     CrossStep { shape: AttentionShape, q: Cols, kv: Cols, out: Id },
     /// `out[R, V] = scale * hidden weight^T`.
     Logits { hidden: Id, weight: Id, out: Id, width: usize, vocab: usize, scale: f32 },
+}
+
+/// The buckets of T5's position bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BiasBuckets {
+    /// How many.
+    pub count: usize,
+    /// Distance from which all positions share the last one.
+    pub max_distance: usize,
 }
 
 /// Rows of each side that a tape is planned for.
@@ -230,94 +334,220 @@ pub const NORM_CHUNK: usize = 1 << 16;
 impl Op {
     /// Calls `f` with every tensor that the op reads or writes.
     pub fn touches(&self, f: &mut impl FnMut(Id)) {
+        self.reads(f);
+        self.writes(f);
+    }
+
+    /// Calls `f` with every tensor whose numbers the op takes: those that it adds to as well.
+    pub fn reads(&self, f: &mut impl FnMut(Id)) {
         let mut all = |ids: &[Id]| ids.iter().for_each(|id| f(*id));
         match self {
-            Op::Embed { table, out, .. } => all(&[*table, *out]),
+            Op::Embed { table, positions, .. } => {
+                all(&[*table]);
+                positions.iter().for_each(|id| f(*id));
+            }
             Op::EmbedBackward { grad, table_grad, .. } => all(&[*grad, *table_grad]),
-            Op::Norm { x, weight, rstd, out, .. } | Op::NormApply { x, weight, rstd, out, .. } => {
-                all(&[*x, *weight, *rstd, *out])
-            }
-            Op::NormBackward { dy, x, weight, rstd, dx, weight_grad, .. } => {
-                all(&[*dy, *x, *weight, *rstd, *dx, *weight_grad])
-            }
-            Op::Linear { x, weight, out, .. } => all(&[*x, *weight, *out]),
-            Op::LinearInput { dy, weight, dx, .. } => all(&[*dy, *weight, *dx]),
-            Op::LinearWeight { dy, x, grad, .. } => all(&[*dy, *x, *grad]),
-            Op::Residual { x, y, .. } => all(&[*x, *y]),
-            Op::DropBackward { g, out, .. } => all(&[*g, *out]),
-            Op::Relu { h, .. } => all(&[*h]),
-            Op::ReluBackward { dh, h, .. } => all(&[*dh, *h]),
-            Op::GatedGelu { ab, out, .. } => all(&[*ab, *out]),
-            Op::GatedGeluBackward { dh, ab, dab, .. } => all(&[*dh, *ab, *dab]),
-            Op::BiasExpand { table, delta, .. } => all(&[*table, *delta]),
-            Op::BiasCollect { ddelta, table_grad, .. } => all(&[*ddelta, *table_grad]),
-            Op::Attention { q, k, v, bias, out, lse, .. } => {
-                all(&[q.id, k.id, v.id, *out, *lse]);
+            Op::Norm { x, weight, bias, .. } => {
+                all(&[*x, *weight]);
                 bias.iter().for_each(|id| f(*id));
             }
-            Op::AttentionBackward { q, k, v, bias, out, lse, dout, dq, dk, dv, dbias, .. } => {
-                all(&[q.id, k.id, v.id, *out, *lse, *dout, dq.id, dk.id, dv.id]);
+            Op::NormApply { x, weight, bias, stats, .. } => {
+                all(&[*x, *weight, *stats]);
+                bias.iter().for_each(|id| f(*id));
+            }
+            Op::NormBackward { dy, x, weight, stats, dx, add, weight_grad, bias_grad, .. } => {
+                all(&[*dy, *x, *weight, *stats]);
+                add.then_some(*dx).into_iter().chain(summed(weight_grad)).chain(summed(bias_grad)).for_each(f);
+            }
+            Op::HeadNorm { x, weight, .. } => all(&[x.id, *weight]),
+            Op::HeadNormBackward { dy, x, weight, rstd, weight_grad, .. } => {
+                all(&[dy.id, x.id, *weight, *rstd]);
+                summed(weight_grad).into_iter().for_each(f);
+            }
+            Op::RopeTable { .. } | Op::Part { .. } | Op::Clip | Op::Zero { .. } => {}
+            Op::Rope { x, table, .. } => all(&[x.id, *table]),
+            Op::Linear { x, weight, bias, out, add, .. } => {
+                all(&[*x, *weight]);
+                bias.iter().copied().chain(add.then_some(out.id)).for_each(f);
+            }
+            Op::LinearInput { dy, weight, dx, add, .. } => {
+                all(&[dy.id, *weight]);
+                add.then_some(*dx).into_iter().for_each(f);
+            }
+            Op::LinearWeight { dy, x, grad, write, .. } => {
+                all(&[dy.id, *x]);
+                summed(&Some((*grad, *write))).into_iter().for_each(f);
+            }
+            Op::ColumnSum { dy, grad, write, .. } => {
+                all(&[dy.id]);
+                summed(&Some((*grad, *write))).into_iter().for_each(f);
+            }
+            Op::Residual { x, y, .. } => all(&[*x, *y]),
+            Op::Drop { g, .. } => all(&[*g]),
+            Op::Copy { from, .. } => all(&[from.id]),
+            Op::Relu { h, .. } | Op::Gelu { h, .. } => all(&[*h]),
+            Op::ReluBackward { dh, h, .. } | Op::GeluBackward { dh, h, .. } => all(&[*dh, *h]),
+            Op::GatedGelu { ab, .. } | Op::GatedSilu { ab, .. } => all(&[*ab]),
+            Op::GatedGeluBackward { dh, ab, .. } | Op::GatedSiluBackward { dh, ab, .. } => all(&[*dh, *ab]),
+            Op::BiasExpand { table, .. } => all(&[*table]),
+            Op::BiasCollect { ddelta, table_grad, write, .. } => {
+                all(&[*ddelta]);
+                summed(&Some((*table_grad, *write))).into_iter().for_each(f);
+            }
+            Op::Attention { q, k, v, bias, .. } => {
+                all(&[q.id, k.id, v.id]);
+                bias.iter().for_each(|id| f(*id));
+            }
+            Op::AttentionBackward { q, k, v, bias, out, lse, dout, dbias, .. } => {
+                all(&[q.id, k.id, v.id, *out, *lse, *dout]);
                 bias.iter().chain(dbias).for_each(|id| f(*id));
             }
-            Op::Loss { hidden, weight, losses, dhidden, grad, logits, .. } => {
-                all(&[*hidden, *weight, *losses, *dhidden, *grad, *logits])
+            Op::Loss { hidden, weight, grad, .. } => {
+                all(&[*hidden, *weight]);
+                summed(grad).into_iter().for_each(f);
             }
-            Op::LossOnly { hidden, weight, losses, logits, .. } => all(&[*hidden, *weight, *losses, *logits]),
-            Op::Zero { tensor, .. } => all(&[*tensor]),
+            Op::LossOnly { hidden, weight, .. } | Op::Logits { hidden, weight, .. } => all(&[*hidden, *weight]),
             Op::GradientNorm { gradients: tensors } | Op::Hold { tensors } => all(tensors),
             Op::Update { weight, grad, state, .. } => {
                 all(&[*weight, *grad]);
                 all(state);
             }
             Op::CacheAppend { kv, cache, .. } => all(&[kv.id, *cache]),
-            Op::AttentionStep { q, cache, bias, out, .. } => all(&[q.id, *cache, *bias, *out]),
-            Op::CrossStep { q, kv, out, .. } => all(&[q.id, kv.id, *out]),
-            Op::Logits { hidden, weight, out, .. } => all(&[*hidden, *weight, *out]),
+            Op::AttentionStep { q, cache, bias, .. } => all(&[q.id, *cache, *bias]),
+            Op::DecodeStep { q, prompt, cache, .. } => all(&[q.id, *prompt, *cache]),
+            Op::CrossStep { q, kv, .. } => all(&[q.id, kv.id]),
         }
     }
 
-    /// Words of scratch that the op needs while it runs, on `threads` threads. The engine asserts the same formula.
-    pub fn workspace(
-        &self,
-        rows: &MaxRows,
-        tiles: &Tiles,
-        threads: usize,
-        param_words: &dyn Fn(usize) -> ParamShape,
-    ) -> usize {
+    /// Calls `f` with every tensor that the op changes.
+    pub fn writes(&self, f: &mut impl FnMut(Id)) {
+        let mut all = |ids: &[Id]| ids.iter().for_each(|id| f(*id));
         match self {
-            Op::Linear { inputs, outputs, .. } => matmul_workspace(tiles, threads, *outputs, *inputs),
-            Op::LinearInput { inputs, outputs, .. } => matmul_workspace(tiles, threads, *inputs, *outputs),
-            Op::LinearWeight { side, inputs, .. } => matmul_workspace(tiles, threads, *inputs, rows.of(*side)),
-            Op::Logits { width, vocab, .. } | Op::LossOnly { width, vocab, .. } => {
-                matmul_workspace(tiles, threads, *vocab, *width)
+            Op::Embed { out, .. }
+            | Op::NormApply { out, .. }
+            | Op::RopeTable { out, .. }
+            | Op::Drop { out, .. }
+            | Op::Gelu { out, .. }
+            | Op::GatedGelu { out, .. }
+            | Op::GatedSilu { out, .. }
+            | Op::AttentionStep { out, .. }
+            | Op::DecodeStep { out, .. }
+            | Op::CrossStep { out, .. }
+            | Op::Logits { out, .. } => all(&[*out]),
+            Op::EmbedBackward { table_grad, .. } => all(&[*table_grad]),
+            Op::Norm { stats, out, .. } => all(&[*stats, *out]),
+            Op::NormBackward { dx, weight_grad, bias_grad, .. } => {
+                [Some(*dx), weight_grad.map(|g| g.0), bias_grad.map(|g| g.0)].into_iter().flatten().for_each(f);
             }
-            Op::Loss { width, vocab, chunk, .. } => matmul_workspace(tiles, threads, *vocab, *width)
-                .max(matmul_workspace(tiles, threads, *width, *vocab))
-                .max(matmul_workspace(tiles, threads, *width, *chunk)),
-            Op::NormBackward { width, .. } => REDUCE_CHUNKS * width,
+            Op::HeadNorm { rstd, out, .. } => all(&[*rstd, out.id]),
+            Op::HeadNormBackward { dx, weight_grad, .. } => {
+                [Some(dx.id), weight_grad.map(|g| g.0)].into_iter().flatten().for_each(f);
+            }
+            Op::Rope { x, .. } => all(&[x.id]),
+            Op::Linear { out, .. } | Op::Copy { to: out, .. } => all(&[out.id]),
+            Op::LinearInput { dx, .. } => all(&[*dx]),
+            Op::LinearWeight { grad, .. } | Op::ColumnSum { grad, .. } => all(&[*grad]),
+            Op::Residual { y, .. } => all(&[*y]),
+            Op::Relu { h, .. } => all(&[*h]),
+            Op::ReluBackward { dh, .. } | Op::GeluBackward { dh, .. } => all(&[*dh]),
+            Op::GatedGeluBackward { dab, .. } | Op::GatedSiluBackward { dab, .. } => all(&[*dab]),
+            Op::BiasExpand { delta, .. } => all(&[*delta]),
+            Op::BiasCollect { table_grad, .. } => all(&[*table_grad]),
+            Op::Attention { out, lse, .. } => all(&[*out, *lse]),
+            Op::AttentionBackward { dq, dk, dv, dbias, .. } => {
+                all(&[dq.id, dk.id, dv.id]);
+                dbias.iter().for_each(|id| f(*id));
+            }
+            Op::Loss { losses, dhidden, grad, logits, .. } => {
+                all(&[*losses, *dhidden, *logits]);
+                grad.iter().for_each(|(id, _)| f(*id));
+            }
+            Op::LossOnly { losses, logits, .. } => all(&[*losses, *logits]),
+            Op::Zero { tensor, .. } => all(&[*tensor]),
+            Op::Update { weight, state, .. } => {
+                all(&[*weight]);
+                all(state);
+            }
+            Op::CacheAppend { cache, .. } => all(&[*cache]),
+            Op::GradientNorm { .. } | Op::Hold { .. } | Op::Part { .. } | Op::Clip => {}
+        }
+    }
+
+    /// What it does is wanted even if no later op reads what it writes.
+    pub fn is_deed(&self) -> bool {
+        matches!(
+            self,
+            Op::Part { .. }
+                | Op::Clip
+                | Op::Loss { .. }
+                | Op::LossOnly { .. }
+                | Op::Logits { .. }
+                | Op::GradientNorm { .. }
+                | Op::Update { .. }
+                | Op::Hold { .. }
+                | Op::CacheAppend { .. }
+        )
+    }
+
+    /// Words of scratch that the op needs while it runs, on `threads` threads. The engine asserts the same formula.
+    pub fn workspace(&self, rows: &MaxRows, tiles: &Tiles, threads: usize, facts: &Store) -> usize {
+        let space = |weight: Option<Id>, n: usize, k: usize| {
+            let stored = weight.is_some_and(|id| facts.dtype(id) != Dtype::F32);
+            matmul_workspace(tiles, threads, n, k) + if stored { stored_workspace(tiles, threads, k) } else { 0 }
+        };
+        match self {
+            Op::Linear { weight, inputs, outputs, .. } => space(Some(*weight), *outputs, *inputs),
+            Op::LinearInput { weight, inputs, outputs, .. } => space(Some(*weight), *inputs, *outputs),
+            Op::LinearWeight { side, inputs, outputs, in_out, .. } => {
+                space(None, if *in_out { *outputs } else { *inputs }, rows.of(*side))
+            }
+            Op::Logits { weight, width, vocab, .. } => space(Some(*weight), *vocab, *width),
+            Op::LossOnly { weight, width, vocab, chunk, .. } => {
+                space(Some(*weight), *vocab, *width) + loss_gather(*chunk, *width)
+            }
+            Op::Loss { weight, width, vocab, chunk, .. } => {
+                space(Some(*weight), *vocab, *width)
+                    .max(space(Some(*weight), *width, *vocab))
+                    .max(space(None, *width, *chunk))
+                    + loss_gather(*chunk, *width)
+            }
+            Op::NormBackward { width, bias, .. } => REDUCE_CHUNKS * width * (1 + usize::from(bias.is_some())),
+            Op::HeadNormBackward { width, .. } | Op::ColumnSum { width, .. } => REDUCE_CHUNKS * width,
             Op::Attention { shape, .. } => threads * shape.forward_words(tiles),
             Op::AttentionBackward { shape, dbias, .. } => {
                 let samples = rows.of(shape.queries) / shape.max_queries;
                 let partial = if dbias.is_some() { samples * shape.heads * shape.span() } else { 0 };
                 threads * shape.backward_words(tiles) + partial
             }
-            Op::AttentionStep { shape, .. } | Op::CrossStep { shape, .. } => threads * shape.max_keys,
+            Op::AttentionStep { shape, .. } | Op::CrossStep { shape, .. } | Op::DecodeStep { shape, .. } => {
+                threads * shape.max_keys
+            }
             Op::Update { param, .. } => {
-                let shape = param_words(*param);
+                let shape = facts.param(*param);
                 // Row factors, column factors, and the column sums of each chunk.
                 aligned(shape.rows) + aligned(shape.cols) + REDUCE_CHUNKS * shape.cols
             }
-            Op::Embed { .. }
+            Op::Part { .. }
+            | Op::Clip
+            | Op::Embed { .. }
             | Op::GradientNorm { .. }
             | Op::EmbedBackward { .. }
             | Op::Norm { .. }
             | Op::NormApply { .. }
+            | Op::HeadNorm { .. }
+            | Op::RopeTable { .. }
+            | Op::Rope { .. }
             | Op::Residual { .. }
-            | Op::DropBackward { .. }
+            | Op::Drop { .. }
+            | Op::Copy { .. }
             | Op::Relu { .. }
             | Op::ReluBackward { .. }
+            | Op::Gelu { .. }
+            | Op::GeluBackward { .. }
             | Op::GatedGelu { .. }
             | Op::GatedGeluBackward { .. }
+            | Op::GatedSilu { .. }
+            | Op::GatedSiluBackward { .. }
             | Op::BiasExpand { .. }
             | Op::BiasCollect { .. }
             | Op::Hold { .. }
@@ -325,6 +555,16 @@ impl Op {
             | Op::CacheAppend { .. } => 0,
         }
     }
+}
+
+/// Words in which the loss puts the rows of a chunk that have a label next to each other.
+fn loss_gather(chunk: usize, width: usize) -> usize {
+    aligned(chunk * width)
+}
+
+/// A gradient that is added to.
+fn summed(gradient: &Gradient) -> Option<Id> {
+    gradient.filter(|(_, write)| *write != Write::Set).map(|(id, _)| id)
 }
 
 /// A parameter as the optimizers see it: a matrix, or one row.

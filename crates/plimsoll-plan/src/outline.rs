@@ -3,12 +3,12 @@
 //! `choose` weighs dozens of candidates, most of which differ only in the rows of logits that exist at a time. The logits
 //! are touched by one op, so everything else about a tape is worked out once and kept as a few numbers.
 
-use crate::batch::BatchShape;
+use crate::choices::Choices;
 use crate::cost::{Work, op_work};
+use crate::family;
 use crate::op::{MaxRows, Op};
 use crate::place::{aligned, live};
 use crate::program::{Job, op_workspace, rows_of, staging_words, store_places};
-use crate::t5::{self, Choices};
 use crate::tape::{Store, Tape};
 
 /// The training tapes of a job as numbers.
@@ -31,29 +31,35 @@ pub struct Outline {
 impl Outline {
     /// Goes through the tapes of these choices once; `store` is theirs.
     pub fn of(job: &Job, store: &Store, choices: &Choices) -> Outline {
-        let shape = BatchShape { samples: choices.micro_batch, source_len: job.source_len, target_len: job.target_len };
-        let rows = rows_of(&shape);
-        let mut micro = t5::micro_tape(&job.spec, store, shape, choices);
-        let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(store));
-        let at = micro.ops.iter().position(|op| matches!(op, Op::Loss { .. })).expect("training has a loss");
-        if let Op::Loss { logits, .. } = micro.ops[at]
-            && let Some(own) = micro.own(logits)
-        {
-            micro.tensors[own].words = 0;
-        }
-        let (live_now, loss) = (live(&micro), micro.ops.remove(at));
+        let tape_job = job.tape_job(store, choices);
+        let rows = rows_of(&tape_job.shape);
+        let mut micro = family::micro_tape(&job.spec, &tape_job, choices);
+        let update = (!choices.optimizer_in_backward).then(|| family::update_tape(store));
+        let is_loss = |op: &Op| matches!(op, Op::Loss { .. });
+        let logits: Vec<_> = micro
+            .ops
+            .iter()
+            .filter_map(|op| if let Op::Loss { logits, .. } = op { micro.own(*logits) } else { None })
+            .collect();
+        logits.into_iter().for_each(|own| micro.tensors[own].words = 0);
+        let live_now = live(&micro);
+        let at_loss = micro.ops.iter().zip(&live_now).filter(|(op, _)| is_loss(op)).map(|(_, words)| *words);
+        let live_at_loss = at_loss.max().unwrap_or(0);
+        let loss = micro.ops.iter().find(|op| is_loss(op)).cloned().expect("training has a loss");
+        micro.ops.retain(|op| !is_loss(op));
         let all = |tape: &Tape| {
             let mut total = Work::default();
             tape.ops.iter().for_each(|op| total.add(op_work(op, store, &rows)));
             total
         };
         let ops = micro.ops.iter().chain(update.iter().flat_map(|tape| &tape.ops));
+        let shape = job.shape(job.staged(choices));
         Outline {
             held: store_places(store).1 + staging_words(&shape, None),
             live: live_now.iter().copied().max().unwrap_or(0),
-            live_at_loss: live_now[at],
+            live_at_loss,
             workspace: ops.map(|op| op_workspace(op, job, store, &rows)).max().unwrap_or(0),
-            micro: all(&micro),
+            micro: all(&micro).times(1.0 / tape_job.parts as f64),
             update: update.as_ref().map_or(Work::default(), all),
             loss,
             rows,

@@ -4,13 +4,18 @@
 //! all tapes share because only one runs at a time, the workspace of the running op, and the staging area of the batch.
 
 use crate::batch::BatchShape;
-use crate::op::{MaxRows, Op, ParamShape};
+use crate::choices::Choices;
+use crate::dtype::{Dtype, GROUP};
+use crate::family;
+use crate::generation::{GenerateShape, Generation};
+use crate::op::{MaxRows, Op};
 use crate::place::{Places, aligned, place};
-use crate::spec::T5Spec;
-use crate::t5::{self, Choices, GenerateShape, Generation};
+use crate::spec::ModelSpec;
+use crate::store::store;
 use crate::tape::{Id, Role, Store, Tape};
 use crate::tiles::{Simd, Tiles};
 use crate::train::OptimizerSpec;
+use crate::trained::{Storage, TrainSpec};
 
 /// What evaluation runs besides the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +30,17 @@ pub struct EvalJob {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// The model.
-    pub spec: T5Spec,
-    /// Longest source, in tokens.
+    pub spec: ModelSpec,
+    /// What of it is trained.
+    pub train: TrainSpec,
+    /// How its weights are stored.
+    pub storage: Storage,
+    /// Longest source, in tokens; of a decoder the longest sample.
     pub source_len: usize,
-    /// Longest target, in tokens.
+    /// Longest target, in tokens; of a decoder the same.
     pub target_len: usize,
+    /// Most documents in one sample.
+    pub documents: usize,
     /// Samples per update.
     pub effective_batch: usize,
     /// The optimizer.
@@ -45,10 +56,69 @@ pub struct Job {
 }
 
 impl Job {
-    /// The optimizer may run inside the backward pass: one micro-batch per update, and no norm to wait for.
-    pub fn may_update_in_backward(&self, micro_batch: usize) -> bool {
-        micro_batch == self.effective_batch && !self.clip
+    /// Training of a whole model in f32, without clipping and evaluation.
+    pub fn new(
+        spec: impl Into<ModelSpec>,
+        (source_len, target_len): (usize, usize),
+        effective_batch: usize,
+        optimizer: OptimizerSpec,
+        (threads, simd): (usize, Simd),
+    ) -> Job {
+        Job {
+            spec: spec.into(),
+            train: TrainSpec::All,
+            storage: Storage::default(),
+            source_len,
+            target_len,
+            documents: 1,
+            effective_batch,
+            optimizer,
+            clip: false,
+            eval: None,
+            threads,
+            simd,
+        }
     }
+
+    /// The optimizer may run inside the backward pass: all micro-batches of an update are on one tape then.
+    pub fn may_update_in_backward(&self, micro_batch: usize) -> bool {
+        self.effective_batch / micro_batch.max(1) <= MOST_PARTS
+    }
+
+    /// A batch of so many samples.
+    pub fn shape(&self, samples: usize) -> BatchShape {
+        let Job { source_len, target_len, documents, .. } = *self;
+        BatchShape { samples, source_len, target_len, documents }
+    }
+
+    /// The job of one training tape.
+    pub(crate) fn tape_job<'a>(&'a self, store: &'a Store, choices: &Choices) -> TapeJob<'a> {
+        let parts = if choices.optimizer_in_backward { self.effective_batch / choices.micro_batch } else { 1 };
+        TapeJob { store, train: &self.train, shape: self.shape(choices.micro_batch), parts, clip: self.clip }
+    }
+
+    /// Samples that the loader fills in at a time.
+    pub fn staged(&self, choices: &Choices) -> usize {
+        if choices.optimizer_in_backward { self.effective_batch } else { choices.micro_batch }
+    }
+}
+
+/// Micro-batches on one tape, at most: a longer tape takes its own memory and time to plan.
+const MOST_PARTS: usize = 32;
+
+/// What a family writes a tape from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TapeJob<'a> {
+    /// What outlives the tape.
+    pub store: &'a Store,
+    /// What is trained.
+    pub train: &'a TrainSpec,
+    /// The batch, or each part of it.
+    pub shape: BatchShape,
+    /// Parts of the batch on one tape.
+    pub parts: usize,
+    /// Gradients are clipped by their global norm.
+    pub clip: bool,
 }
 
 /// A tape with the place of each of its tensors.
@@ -79,7 +149,7 @@ pub struct PlacedGeneration {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The model.
-    pub spec: T5Spec,
+    pub spec: ModelSpec,
     /// What outlives a step.
     pub store: Store,
     /// Offset of each persistent tensor.
@@ -94,6 +164,8 @@ pub struct Program {
     pub generation: Option<PlacedGeneration>,
     /// Batch that the staging area holds.
     pub shape: BatchShape,
+    /// Samples of it that the ops run over at a time.
+    pub part_samples: usize,
     /// Compute threads that the workspace is for.
     pub threads: usize,
     /// Instruction set level that the workspace is for.
@@ -122,14 +194,27 @@ impl ArenaParts {
     }
 }
 
-/// Words of the staging area: tokens of both sides and the decoder's inputs, lengths and first rows of each sample, and for
-/// each row its sample and position; or, for generation, the prompts and what is known of each hypothesis.
-pub fn staging_words(shape: &BatchShape, generate: Option<&GenerateShape>) -> usize {
+/// The staging area: each array's name and length in words, in order. Of a decoder, source and target have the same rows.
+pub fn staging_arrays(shape: &BatchShape) -> [usize; STAGING_ARRAYS] {
     let (source, target) = (shape.samples * shape.source_len, shape.samples * shape.target_len);
-    let batch = 3 * aligned(source) + 4 * aligned(target) + 4 * aligned(shape.samples + 1);
+    let (samples, documents) = (shape.samples + 1, shape.samples * shape.documents + 1);
+    [
+        source, target, target, documents, samples, documents, documents, documents, samples, samples, source, source,
+        source, target, target,
+    ]
+}
+
+/// Arrays of the staging area: tokens of both sides and the decoder's inputs; lengths and first rows of each document and
+/// of each sample; first documents of samples; of each document its sample and its first row there; of each row its sample,
+/// its position there and in its document.
+pub const STAGING_ARRAYS: usize = 15;
+
+/// Words of the staging area: a batch, or, for generation, the prompts and what is known of each hypothesis.
+pub fn staging_words(shape: &BatchShape, generate: Option<&GenerateShape>) -> usize {
+    let batch = staging_arrays(shape).iter().map(|n| aligned(*n)).sum::<usize>();
     let generation = generate.map_or(0, |g| {
         let (source, rows) = (g.prompts * g.source_len, g.prompts * g.beams);
-        3 * aligned(source) + aligned(g.prompts + 1) + 2 * aligned(rows) + 2 * aligned(rows * g.max_new)
+        3 * aligned(source) + 3 * aligned(g.prompts + 1) + 3 * aligned(rows) + 2 * aligned(rows * g.max_new)
     });
     batch.max(generation)
 }
@@ -154,20 +239,18 @@ pub(crate) fn rows_of(shape: &BatchShape) -> MaxRows {
 }
 
 fn workspace(tape: &Tape, store: &Store, rows: &MaxRows, simd: Simd, threads: usize) -> usize {
-    let shape = |param: usize| -> ParamShape { t5::matrix(&store.params[param].param) };
     let tiles = Tiles::of(simd);
-    aligned(tape.ops.iter().map(|op| op.workspace(rows, &tiles, threads, &shape)).max().unwrap_or(0))
+    aligned(tape.ops.iter().map(|op| op.workspace(rows, &tiles, threads, store)).max().unwrap_or(0))
 }
 
 /// Workspace of one op of a job.
 pub(crate) fn op_workspace(op: &Op, job: &Job, store: &Store, rows: &MaxRows) -> usize {
-    let shape = |param: usize| -> ParamShape { t5::matrix(&store.params[param].param) };
-    op.workspace(rows, &Tiles::of(job.simd), job.threads, &shape)
+    op.workspace(rows, &Tiles::of(job.simd), job.threads, store)
 }
 
 /// What outlives a step of a job: without gradients where each is used up on the way.
 pub(crate) fn store_of(job: &Job, optimizer_in_backward: bool) -> Store {
-    t5::store(&job.spec, Some(&job.optimizer), !optimizer_in_backward)
+    store(&job.spec, &job.train, &job.storage, Some(&job.optimizer), !optimizer_in_backward)
 }
 
 fn generation_rows(shape: &GenerateShape) -> MaxRows {
@@ -176,25 +259,30 @@ fn generation_rows(shape: &GenerateShape) -> MaxRows {
 
 /// Places every tape of a job.
 pub fn compile(job: &Job, choices: &Choices) -> Program {
-    let shape = BatchShape { samples: choices.micro_batch, source_len: job.source_len, target_len: job.target_len };
-    let rows = rows_of(&shape);
     let store = store_of(job, choices.optimizer_in_backward);
-    let micro = t5::micro_tape(&job.spec, &store, shape, choices);
-    let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(&store));
+    let tape_job = job.tape_job(&store, choices);
+    let (part, shape) = (tape_job.shape, job.shape(job.staged(choices)));
+    let rows = rows_of(&part);
+    let micro = family::micro_tape(&job.spec, &tape_job, choices);
+    let update = (!choices.optimizer_in_backward).then(|| family::update_tape(&store));
     let space = |tape: &Tape, rows: &MaxRows| workspace(tape, &store, rows, job.simd, job.threads);
     let placed = |tape: Tape| Placed { places: place(&tape), tape, rows };
     let (micro, update) = (placed(micro), update.map(placed));
     let mut transient = micro.places.words;
     let mut work = space(&micro.tape, &rows).max(update.as_ref().map_or(0, |u| space(&u.tape, &rows)));
-    let eval = job.eval.map(|_| placed(t5::eval_tape(&job.spec, &store, shape, choices.loss_chunk)));
+    let eval = job.eval.map(|_| placed(family::eval_tape(&job.spec, &tape_job, choices.loss_chunk)));
     if let Some(eval) = &eval {
         transient = transient.max(eval.places.words);
         work = work.max(space(&eval.tape, &rows));
     }
-    let generation = job.eval.filter(|e| e.max_new > 0).map(|e| fit_generation(job, &store, &shape, e, transient));
+    let generation = job.eval.filter(|e| e.max_new > 0).map(|e| fit_generation(job, &tape_job, e, transient));
     if let Some(generation) = &generation {
         transient = transient.max(generation.placed.places.words);
         work = work.max(space(&generation.placed.tape, &generation.placed.rows));
+    }
+    // What is stored in another form than f32 is written through a stretch of it.
+    if store.tensors.iter().any(|t| t.dtype != Dtype::F32) {
+        work = work.max(LOAD_WORDS);
     }
     let (store_offsets, store_words) = store_places(&store);
     let parts = ArenaParts {
@@ -212,18 +300,22 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
         eval,
         generation,
         shape,
+        part_samples: part.samples,
         threads: job.threads,
         simd: job.simd,
         parts,
     }
 }
 
+/// Numbers that are held as f32 while a weight of another form is filled or read.
+pub const LOAD_WORDS: usize = GROUP;
+
 /// As many prompts at a time as fit into what training needs anyway; one at least.
-fn fit_generation(job: &Job, store: &Store, shape: &BatchShape, eval: EvalJob, room: usize) -> PlacedGeneration {
-    let mut prompts = shape.samples;
+fn fit_generation(job: &Job, tape_job: &TapeJob, eval: EvalJob, room: usize) -> PlacedGeneration {
+    let mut prompts = tape_job.shape.samples;
     loop {
         let wanted = GenerateShape { prompts, beams: eval.beams, source_len: job.source_len, max_new: eval.max_new };
-        let placed = place_generation(&job.spec, store, wanted);
+        let placed = place_generation(&job.spec, tape_job, wanted);
         if placed.placed.places.words <= room || prompts == 1 {
             return placed;
         }
@@ -231,28 +323,44 @@ fn fit_generation(job: &Job, store: &Store, shape: &BatchShape, eval: EvalJob, r
     }
 }
 
-fn place_generation(spec: &T5Spec, store: &Store, shape: GenerateShape) -> PlacedGeneration {
-    let Generation { tape, split, logits } = t5::generation(spec, store, shape);
+fn place_generation(spec: &ModelSpec, job: &TapeJob, shape: GenerateShape) -> PlacedGeneration {
+    let Generation { tape, split, logits } = family::generation(spec, job, shape);
     let placed = Placed { places: place(&tape), tape, rows: generation_rows(&shape) };
     PlacedGeneration { placed, split, logits, shape }
 }
 
+/// What a program without training holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InferenceJob {
+    /// The model.
+    pub spec: ModelSpec,
+    /// Which factors of LoRA are beside it.
+    pub train: TrainSpec,
+    /// How its weights are stored.
+    pub storage: Storage,
+    /// Evaluation of batches of this shape, so many rows of logits at a time.
+    pub eval: Option<(BatchShape, usize)>,
+    /// Generation.
+    pub generate: Option<GenerateShape>,
+    /// Compute threads.
+    pub threads: usize,
+    /// Instruction set level.
+    pub simd: Simd,
+}
+
 /// A program without training: the loss of a batch, and generation.
-pub fn compile_inference(
-    spec: &T5Spec,
-    eval: Option<(BatchShape, usize)>,
-    generate: Option<GenerateShape>,
-    threads: usize,
-    simd: Simd,
-) -> Program {
-    let store = t5::store(spec, None, false);
-    let (mut transient, mut work) = (0, 0);
-    let staged = eval.map_or(BatchShape { samples: 1, source_len: 1, target_len: 1 }, |(shape, _)| shape);
+pub fn compile_inference(job: &InferenceJob) -> Program {
+    let InferenceJob { spec, train, storage, eval, generate, threads, simd } = job;
+    let (threads, simd) = (*threads, *simd);
+    let store = store(spec, train, storage, None, false);
+    let (mut transient, mut work) = (0, LOAD_WORDS);
+    let staged = eval.map_or(BatchShape { samples: 1, source_len: 1, target_len: 1, documents: 1 }, |(shape, _)| shape);
+    let tape_job = TapeJob { store: &store, train, shape: staged, parts: 1, clip: false };
     let eval = eval.map(|(shape, chunk)| {
-        let tape = t5::eval_tape(spec, &store, shape, chunk);
+        let tape = family::eval_tape(spec, &tape_job, chunk);
         Placed { places: place(&tape), tape, rows: rows_of(&shape) }
     });
-    let generation = generate.map(|shape| place_generation(spec, &store, shape));
+    let generation = generate.map(|shape| place_generation(spec, &tape_job, shape));
     for placed in eval.iter().chain(generation.iter().map(|g| &g.placed)) {
         transient = transient.max(placed.places.words);
         work = work.max(workspace(&placed.tape, &store, &placed.rows, simd, threads));
@@ -273,6 +381,7 @@ pub fn compile_inference(
         eval,
         generation,
         shape: staged,
+        part_samples: staged.samples,
         threads,
         simd,
         parts,

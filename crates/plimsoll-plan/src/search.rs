@@ -9,13 +9,13 @@ use std::collections::HashMap;
 
 use plimsoll_machine::Bytes;
 
+use crate::choices::Choices;
 use crate::choose::{Pins, Terms};
 use crate::cost::Work;
 use crate::footprint::{self, Beside, Footprint};
 use crate::outline::Outline;
 use crate::program::{Job, Program, compile, store_of};
 use crate::snapshot::snapshot_bytes;
-use crate::t5::Choices;
 use crate::tape::Store;
 
 /// Slack against the fastest plan that is traded for memory.
@@ -99,7 +99,7 @@ impl<'a> Search<'a> {
     }
 
     fn beside(&self, choices: &Choices, store: &Store, snapshot: bool) -> Beside {
-        let loader = (self.terms.loader)(choices.micro_batch, choices.loader_threads);
+        let loader = (self.terms.loader)(self.job.staged(choices), choices.loader_threads);
         let snapshot = snapshot.then(|| snapshot_bytes(store));
         Beside { loader, loader_threads: choices.loader_threads, snapshot }
     }
@@ -110,15 +110,14 @@ impl<'a> Search<'a> {
     }
 
     pub fn blocks(&self) -> usize {
-        self.job.spec.encoder_layers + self.job.spec.decoder_layers
+        self.job.spec.blocks()
     }
 
-    /// Micro-batches that the pins leave: one that holds the update in the backward pass leaves only the whole batch.
+    /// Micro-batches that the pins leave.
     fn micro_batches(&self) -> Vec<usize> {
         let (pins, batch) = (&self.pins, self.job.effective_batch);
         match pins.micro_batch {
             Some(n) => vec![n],
-            None if pins.optimizer_in_backward == Some(true) => vec![batch],
             None => (1..=batch).rev().filter(|n| batch.is_multiple_of(*n)).collect(),
         }
     }
@@ -145,6 +144,7 @@ impl<'a> Search<'a> {
                     frames.push(Choices {
                         micro_batch,
                         recompute: pins.recompute.unwrap_or(0),
+                        recompute_attention: 0,
                         loss_chunk: *loss_chunk,
                         optimizer_in_backward: *optimizer_in_backward,
                         loader_threads: self.loader_threads,
@@ -261,6 +261,7 @@ impl<'a> Search<'a> {
             Choices {
                 micro_batch,
                 recompute: pins.recompute.unwrap_or(self.blocks()),
+                recompute_attention: 0,
                 loss_chunk: pins.loss_chunk.unwrap_or(32).min(micro_batch * self.job.target_len),
                 optimizer_in_backward: pins.optimizer_in_backward.unwrap_or(may) && may,
                 loader_threads: self.loader_threads,

@@ -1,4 +1,5 @@
-//! Where everything that a checkpoint holds lies in a copy of it: weights and optimizer state, without gradients.
+//! Where everything that a checkpoint holds lies in a copy of it: trained weights and optimizer state, without gradients
+//! and without what is only read.
 //!
 //! The copy has the store's order and alignment, so it is filled by a few long runs. Pure: the engine takes the memory
 //! and moves the numbers.
@@ -7,9 +8,10 @@ use std::ops::Range;
 
 use plimsoll_machine::Bytes;
 
+use crate::dtype::Dtype;
 use crate::place::aligned;
 use crate::program::store_places;
-use crate::tape::{Role, Store};
+use crate::tape::{Role, Store, Tensor};
 
 /// A stretch of the store, and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub struct SnapshotLayout {
     pub words: usize,
     /// What is copied, in order; the runs cover the copy without gaps.
     pub runs: Vec<Run>,
-    /// Place of each parameter.
+    /// Place of each parameter, in bytes; empty where it is only read.
     pub params: Vec<Range<usize>>,
     /// Places of each parameter's optimizer state, in the optimizer's own order.
     pub state: Vec<Vec<Range<usize>>>,
@@ -42,7 +44,7 @@ impl SnapshotLayout {
         let mut runs: Vec<Run> = Vec::new();
         let mut places = vec![0; store.tensors.len()];
         let mut words = 0;
-        for (id, tensor) in store.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Gradient) {
+        for (id, tensor) in store.tensors.iter().enumerate().filter(|(_, t)| is_saved(t)) {
             let (from, len) = (offsets[id], aligned(tensor.words));
             match runs.last_mut().filter(|run| run.from + run.words == from) {
                 Some(run) => run.words += len,
@@ -51,9 +53,13 @@ impl SnapshotLayout {
             places[id] = words;
             words += len;
         }
-        let params = store.params.iter().map(|place| {
-            let start = places[place.weight.0 as usize] + place.offset;
-            start..start + place.param.elements()
+        let params = store.params.iter().map(|place| match place.trained {
+            true => {
+                let width = if store.dtype(place.weight) == Dtype::F32 { 4 } else { 2 };
+                let start = places[place.weight.0 as usize] * 4 + place.offset * width;
+                start..start + place.param.elements() * width
+            }
+            false => 0..0,
         });
         let state = store.params.iter().map(|place| {
             let range = |id: usize| places[id]..places[id] + store.tensors[id].words;
@@ -63,9 +69,13 @@ impl SnapshotLayout {
     }
 }
 
+fn is_saved(tensor: &Tensor) -> bool {
+    matches!(tensor.role, Role::Weight | Role::Optimizer)
+}
+
 /// Memory of a copy, in whole pages.
 pub fn snapshot_bytes(store: &Store) -> Bytes {
-    let kept = store.tensors.iter().filter(|t| t.role != Role::Gradient);
+    let kept = store.tensors.iter().filter(|t| is_saved(t));
     Bytes((kept.map(|t| aligned(t.words) as u64 * 4).sum::<u64>()).max(1).next_multiple_of(4096))
 }
 
@@ -73,8 +83,9 @@ pub fn snapshot_bytes(store: &Store) -> Bytes {
 mod tests {
     use super::*;
     use crate::spec::T5Spec;
-    use crate::t5;
+    use crate::store::store;
     use crate::train::OptimizerSpec;
+    use crate::trained::{Storage, TrainSpec};
 
     #[test]
     fn every_parameter_and_state_has_a_place_of_its_own_and_gradients_have_none() {
@@ -84,9 +95,11 @@ mod tests {
             (true, OptimizerSpec::adafactor(1e-3)),
             (true, OptimizerSpec::sgd(1e-3)),
         ] {
-            let store = t5::store(&T5Spec::small(), Some(&optimizer), keep_gradients);
+            let (train, storage) = (TrainSpec::All, Storage::default());
+            let store = store(&T5Spec::small().into(), &train, &storage, Some(&optimizer), keep_gradients);
             let layout = SnapshotLayout::of(&store);
-            let mut ranges: Vec<_> = layout.params.iter().chain(layout.state.iter().flatten()).cloned().collect();
+            let words = layout.params.iter().map(|bytes| bytes.start / 4..bytes.end / 4);
+            let mut ranges: Vec<_> = words.chain(layout.state.iter().flatten().cloned()).collect();
             ranges.sort_by_key(|range| range.start);
             assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "no two overlap");
             assert!(ranges.iter().all(|range| range.end <= layout.words));

@@ -5,7 +5,8 @@
 //! optimizer state) and shared by all tapes of a program; the others belong to one tape and live from their first touch
 //! to their last.
 
-use crate::op::Op;
+use crate::dtype::Dtype;
+use crate::op::{Op, ParamShape};
 use crate::spec::Param;
 
 /// A tensor of a program: persistent ones first, then those of one tape.
@@ -15,8 +16,10 @@ pub struct Id(pub u32);
 /// What a tensor is for; the plan's table adds up by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Trained parameters.
+    /// Parameters that are trained.
     Weight,
+    /// Parameters that are only read.
+    Frozen,
     /// Gradients of parameters.
     Gradient,
     /// Optimizer state.
@@ -25,15 +28,17 @@ pub enum Role {
     Activation,
 }
 
-/// One tensor: elements of four bytes each (f32 or u32).
+/// One tensor, in words of four bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// For people and tests; Hugging Face's name where it has one.
     pub name: String,
-    /// Elements.
+    /// Words that it takes.
     pub words: usize,
     /// What it is for.
     pub role: Role,
+    /// How its numbers are stored; other than f32 for weights alone.
+    pub dtype: Dtype,
 }
 
 /// Where one parameter lies: a range of a weight tensor, and its gradient at the same range of another.
@@ -45,6 +50,10 @@ pub struct ParamPlace {
     pub weight: Id,
     /// Elements before it in that tensor.
     pub offset: usize,
+    /// It gets gradients and updates.
+    pub trained: bool,
+    /// It is a factor of LoRA.
+    pub adapter: bool,
     /// Optimizer state tensors of this parameter, in the optimizer's own order.
     pub state: Vec<Id>,
 }
@@ -58,13 +67,29 @@ pub struct Store {
     pub params: Vec<ParamPlace>,
     /// Gradient of each weight tensor, where gradients are persistent (index: the weight's id).
     pub gradients: Vec<Option<Id>>,
+    /// Numbers in each weight tensor (index: the weight's id).
+    pub elements: Vec<usize>,
 }
 
 impl Store {
     /// Adds a persistent tensor.
     pub fn add(&mut self, name: impl Into<String>, words: usize, role: Role) -> Id {
-        self.tensors.push(Tensor { name: name.into(), words, role });
+        self.tensors.push(Tensor { name: name.into(), words, role, dtype: Dtype::F32 });
         Id(self.tensors.len() as u32 - 1)
+    }
+
+    /// How a tensor's numbers are stored.
+    pub fn dtype(&self, id: Id) -> Dtype {
+        self.tensors.get(id.0 as usize).map_or(Dtype::F32, |t| t.dtype)
+    }
+
+    /// A parameter as the optimizers see it.
+    pub fn param(&self, index: usize) -> ParamShape {
+        let param = &self.params[index].param;
+        match param.shape.as_slice() {
+            [rows, cols] => ParamShape { rows: *rows, cols: *cols },
+            _ => ParamShape { rows: 1, cols: param.elements() },
+        }
     }
 
     /// Elements of all persistent tensors of a role.
@@ -92,7 +117,7 @@ impl Tape {
 
     /// Adds a tensor that lives from its first touch to its last.
     pub fn tensor(&mut self, name: impl Into<String>, words: usize, role: Role) -> Id {
-        self.tensors.push(Tensor { name: name.into(), words, role });
+        self.tensors.push(Tensor { name: name.into(), words, role, dtype: Dtype::F32 });
         Id((self.persistent + self.tensors.len()) as u32 - 1)
     }
 
@@ -104,6 +129,26 @@ impl Tape {
     /// Index of a tensor among the tape's own, or none if it is persistent.
     pub fn own(&self, id: Id) -> Option<usize> {
         (id.0 as usize).checked_sub(self.persistent)
+    }
+
+    /// Removes every op that nothing comes of: whose tensors no later op reads. What a frozen part would have kept for a
+    /// backward pass that it does not have goes with it.
+    pub fn prune(&mut self) {
+        let mut wanted: std::collections::HashSet<Id> = Default::default();
+        let mut keep = vec![false; self.ops.len()];
+        for (at, op) in self.ops.iter().enumerate().rev() {
+            let mut useful = op.is_deed();
+            // What is persistent outlives the tape.
+            op.writes(&mut |id| useful |= wanted.contains(&id) || self.own(id).is_none());
+            if useful {
+                op.reads(&mut |id| {
+                    wanted.insert(id);
+                });
+                keep[at] = true;
+            }
+        }
+        let mut keep = keep.into_iter();
+        self.ops.retain(|_| keep.next().unwrap_or(true));
     }
 
     /// First and last op that touches each of the tape's own tensors; none for a tensor that no op touches.

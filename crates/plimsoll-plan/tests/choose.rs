@@ -3,11 +3,11 @@
 mod terms;
 
 use plimsoll_machine::Bytes;
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::choose::{Pins, Plan, Verdict, choose, loader_threads};
 use plimsoll_plan::footprint::{DiskFacts, disk};
 use plimsoll_plan::program::{EvalJob, Job, Program, compile};
 use plimsoll_plan::spec::{FeedForward, T5Spec};
-use plimsoll_plan::t5::Choices;
 use plimsoll_plan::tape::{Id, Tape};
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
@@ -15,17 +15,7 @@ use proptest::prelude::*;
 use terms::terms;
 
 fn job(spec: T5Spec, effective_batch: usize, len: usize, optimizer: OptimizerSpec) -> Job {
-    Job {
-        spec,
-        source_len: len,
-        target_len: len,
-        effective_batch,
-        optimizer,
-        clip: false,
-        eval: None,
-        threads: 2,
-        simd: Simd::Avx512,
-    }
+    Job::new(spec, (len, len), effective_batch, optimizer, (2, Simd::Avx512))
 }
 
 #[test]
@@ -153,8 +143,14 @@ fn pins_are_kept() {
         snapshot: None,
     };
     let plan = choose(&job, &terms(Bytes::gib(8), pins)).plan;
-    let expected =
-        Choices { micro_batch: 2, recompute: 5, loss_chunk: 48, optimizer_in_backward: false, loader_threads: 3 };
+    let expected = Choices {
+        micro_batch: 2,
+        recompute: 5,
+        recompute_attention: 0,
+        loss_chunk: 48,
+        optimizer_in_backward: false,
+        loader_threads: 3,
+    };
     assert_eq!(plan.choices, expected);
 }
 
@@ -199,8 +195,14 @@ fn a_start_that_peaks_above_the_run_cuts_nothing() {
 
 #[test]
 fn disk_is_counted_as_it_is_written() {
-    let choices =
-        Choices { micro_batch: 1, recompute: 0, loss_chunk: 8, optimizer_in_backward: true, loader_threads: 1 };
+    let choices = Choices {
+        micro_batch: 1,
+        recompute: 0,
+        recompute_attention: 0,
+        loss_chunk: 8,
+        optimizer_in_backward: true,
+        loader_threads: 1,
+    };
     let part = |spec: T5Spec, facts: DiskFacts, name: &str| {
         let program = compile(&job(spec, 1, 8, OptimizerSpec::adafactor(1e-3)), &choices);
         let footprint = disk(&program, &facts, Bytes::gib(1));
@@ -302,7 +304,7 @@ proptest! {
         let optimizer = if adam { OptimizerSpec::adamw(1e-3) } else { OptimizerSpec::adafactor(1e-3) };
         let job = Job { source_len, target_len, eval: Some(EvalJob { beams: 2, max_new: target_len }), ..job(spec, micro, 8, optimizer) };
         let choices = Choices {
-            micro_batch: micro, recompute: recompute.min(layers + dec_layers), loss_chunk: chunk.min(micro * target_len),
+            micro_batch: micro, recompute: recompute.min(layers + dec_layers), recompute_attention: 0, loss_chunk: chunk.min(micro * target_len),
             optimizer_in_backward: in_backward, loader_threads: 1,
         };
         check_overlap(&compile(&job, &choices));

@@ -24,17 +24,7 @@ const NONE: Pins = Pins {
 };
 
 fn job() -> Job {
-    Job {
-        spec: T5Spec::small(),
-        source_len: 128,
-        target_len: 64,
-        effective_batch: 8,
-        optimizer: OptimizerSpec::adamw(1e-4),
-        clip: false,
-        eval: None,
-        threads: 2,
-        simd: Simd::Avx512,
-    }
+    Job::new(T5Spec::small(), (128, 64), 8, OptimizerSpec::adamw(1e-4), (2, Simd::Avx512))
 }
 
 /// Terms of a run that saves on its way.

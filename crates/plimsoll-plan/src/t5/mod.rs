@@ -1,15 +1,12 @@
 //! The T5 family: (spec, shapes, choices) to tapes.
 //!
-//! `store` declares what outlives a step, `train` the forward and backward pass of a micro-batch, `generate` the encoder
-//! pass and one decoding step. The layers are written once, in `layers`, and used by all of them.
+//! `layers` has the layers, forward and backward, `train` the tapes of a micro-batch and of evaluation, `generate` the
+//! encoder pass and one decoding step.
 
 mod backward;
 mod generate;
 mod layers;
-mod store;
 mod train;
 
-pub use generate::{GenerateShape, Generation, generation};
-pub(crate) use store::matrix;
-pub use store::{optimizer_state, store};
-pub use train::{Choices, eval_tape, micro_tape, update_tape};
+pub(crate) use generate::generation;
+pub(crate) use train::{eval_tape, micro_tape};

@@ -1,131 +1,201 @@
-//! The tapes of training: one micro-batch forward and backward, the update, and evaluation.
+//! The tapes of training: an update's forward and backward pass, and evaluation.
 
-use serde::{Deserialize, Serialize};
-
-use super::backward::Backward;
-use super::layers::{BlockKept, Pass, Stack};
-use crate::batch::BatchShape;
+use super::backward::Bias;
+use super::layers::{AttentionKept, FeedForwardKept, Layers, Stack};
+use crate::choices::{Choices, Keep};
+use crate::layer::{Backward, Normed, Pass, Sweep};
 use crate::op::{Op, Side};
+use crate::program::TapeJob;
 use crate::spec::T5Spec;
-use crate::tape::{Id, Store, Tape};
+use crate::tape::{Id, Tape};
 
-/// The same-result choices that shape a tape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choices {
-    /// Samples in one micro-batch.
-    pub micro_batch: usize,
-    /// Blocks whose activations are computed again in the backward pass: the first `recompute` of encoder, then decoder.
-    pub recompute: usize,
-    /// Rows of logits that exist at a time.
-    pub loss_chunk: usize,
-    /// Each weight is updated as soon as its gradient is complete, and the gradient is gone.
-    pub optimizer_in_backward: bool,
-    /// Threads of the loader.
-    pub loader_threads: usize,
+/// What the backward pass of a block starts from.
+struct Held {
+    x: Id,
+    attention: Option<(AttentionKept, Option<AttentionKept>)>,
+    feed_forward: Option<FeedForwardKept>,
 }
 
-/// What the backward pass of a block starts from: its kept tensors, or its input when it is computed again.
-enum Held {
-    Kept(BlockKept),
-    Input(Id),
+/// What one part of the batch left for the backward pass.
+struct Part {
+    encoder: Vec<Held>,
+    decoder: Vec<Held>,
+    encoded: Id,
+    encoder_last: Normed,
+    decoder_last: Normed,
+    dhidden: Id,
+    dencoded: Option<Id>,
+    g: Option<Id>,
 }
 
-/// Forward and backward of one micro-batch. Without persistent gradients in the store, each weight is updated on the way.
-pub fn micro_tape(spec: &T5Spec, store: &Store, shape: BatchShape, choices: &Choices) -> Tape {
-    let mut pass = Pass::new(spec, store, shape, true);
-    let mut held = Vec::new();
-    let mut left = choices.recompute;
-    let mut run_stack = |pass: &mut Pass, stack: Stack, bias: Id, encoded: Option<Id>| -> Id {
-        let mut x = pass.embed(stack);
-        for block in 0..pass.layers(stack) {
-            let (kept, y) = pass.block(stack, block, x, bias, encoded);
-            held.push(if left > 0 { Held::Input(x) } else { Held::Kept(kept) });
-            left = left.saturating_sub(1);
-            x = y;
+fn pass<'a>(spec: &'a T5Spec, job: &TapeJob<'a>, train: bool) -> Pass<'a> {
+    Pass::new(job.store, job.train, job.shape, (spec.d_model, spec.norm_eps), train)
+}
+
+/// Forward and backward of one micro-batch; or, without persistent gradients in the store, of the whole update, in parts.
+pub(crate) fn micro_tape(spec: &T5Spec, job: &TapeJob, choices: &Choices) -> Tape {
+    let mut pass = pass(spec, job, true);
+    let layers = Layers { spec };
+    let biases = [layers.bias(&mut pass, Stack::Encoder), layers.bias(&mut pass, Stack::Decoder)];
+    let two_sweeps = choices.optimizer_in_backward && job.clip;
+    let mut back = Backward::new(pass, if two_sweeps { Sweep::Measure } else { Sweep::Both });
+    let (head, _) = layers.head();
+    let (table, head) = (back.pass.weight("shared.weight"), back.pass.weight(head));
+    let mut kept_gradients = Vec::new();
+    let mut parts = Vec::new();
+    for nth in 0..job.parts {
+        back.part(nth, job.parts);
+        parts.push(forward(&layers, &mut back, choices, biases));
+        if !spec.tied && back.last_part {
+            match two_sweeps {
+                true => kept_gradients.extend(back.measured(head)),
+                false => back.complete(head),
+            }
         }
-        x
-    };
-    let encoder_bias = pass.bias(Stack::Encoder);
-    let encoder_last = run_stack(&mut pass, Stack::Encoder, encoder_bias, None);
-    let (encoded, encoder_rstd) = pass.final_norm(Stack::Encoder, Side::Source, encoder_last);
-    let decoder_bias = pass.bias(Stack::Decoder);
-    let decoder_last = run_stack(&mut pass, Stack::Decoder, decoder_bias, Some(encoded));
-    let (hidden, decoder_rstd) = pass.final_norm(Stack::Decoder, Side::Target, decoder_last);
-
-    let mut back = Backward::new(pass);
-    let dhidden = back.loss(hidden, choices.loss_chunk);
-    let mut g = back.final_norm(Stack::Decoder, dhidden, decoder_last, decoder_rstd);
-    back.open_bias(Stack::Decoder);
-    for block in (0..spec.decoder_layers).rev() {
-        let kept = back.kept(held.pop(), Stack::Decoder, block, decoder_bias, Some(encoded));
-        g = back.block(Stack::Decoder, block, kept, g, decoder_bias, Some(encoded));
     }
-    back.close_bias(Stack::Decoder);
-    back.embed(Stack::Decoder, g);
-    let dencoded = back.encoded_gradient();
-    let mut g = back.final_norm(Stack::Encoder, dencoded, encoder_last, encoder_rstd);
-    back.open_bias(Stack::Encoder);
-    for block in (0..spec.encoder_layers).rev() {
-        let kept = back.kept(held.pop(), Stack::Encoder, block, encoder_bias, None);
-        g = back.block(Stack::Encoder, block, kept, g, encoder_bias, None);
+    sweep(&layers, &mut back, &mut parts, choices, biases, true);
+    match two_sweeps {
+        true => {
+            kept_gradients.extend(back.measured(table));
+            back.push(Op::Clip);
+            kept_gradients.into_iter().for_each(|(weight, grad)| back.update(weight, grad));
+            back.sweep = Sweep::Update;
+            sweep(&layers, &mut back, &mut parts, choices, biases, false);
+        }
+        false => back.complete(table),
     }
-    back.close_bias(Stack::Encoder);
-    back.embed(Stack::Encoder, g);
     back.finish()
 }
 
-impl Backward<'_> {
-    fn kept(&mut self, held: Option<Held>, stack: Stack, block: usize, bias: Id, encoded: Option<Id>) -> BlockKept {
-        match held.expect("every block of the forward pass is held") {
-            Held::Kept(kept) => kept,
-            Held::Input(x) => self.pass.block_again(stack, block, x, bias, encoded),
+/// Forward pass and loss of one part.
+fn forward(layers: &Layers, back: &mut Backward, choices: &Choices, biases: [Id; 2]) -> Part {
+    let encoders = layers.spec.encoder_layers;
+    let stack = |back: &mut Backward, stack: Stack, bias: Id, encoded: Option<Id>| {
+        let pass = &mut back.pass;
+        let mut x = layers.embed(pass, stack, stack.side());
+        let mut held = Vec::new();
+        for block in 0..layers.count(stack) {
+            let (attention, y) = attend(layers, pass, stack, block, x, bias, encoded);
+            let (feed_forward, z) = layers.feed_forward(pass, stack, block, stack.side(), y);
+            let keep = choices.keep(if stack == Stack::Encoder { block } else { encoders + block });
+            held.push(Held {
+                x,
+                attention: (keep == Keep::All).then_some(attention),
+                feed_forward: (keep != Keep::Input).then_some(feed_forward),
+            });
+            x = z;
+        }
+        let (out, last) = layers.final_norm(pass, stack, stack.side(), x);
+        (held, out, last)
+    };
+    let (encoder, encoded, encoder_last) = stack(back, Stack::Encoder, biases[0], None);
+    let (decoder, hidden, decoder_last) = stack(back, Stack::Decoder, biases[1], Some(encoded));
+    let (head, scale) = layers.head();
+    let dhidden = back.loss(hidden, head, scale, layers.spec.vocab, choices.loss_chunk);
+    Part { encoder, decoder, encoded, encoder_last, decoder_last, dhidden, dencoded: None, g: None }
+}
+
+/// The attention layers of a block.
+fn attend(
+    layers: &Layers,
+    pass: &mut Pass,
+    stack: Stack,
+    block: usize,
+    x: Id,
+    bias: Id,
+    encoded: Option<Id>,
+) -> ((AttentionKept, Option<AttentionKept>), Id) {
+    let (own, mut y) = layers.self_attention(pass, stack, block, x, bias);
+    let cross = encoded.map(|encoded| {
+        let (kept, z) = layers.cross_attention(pass, block, y, encoded);
+        y = z;
+        kept
+    });
+    ((own, cross), y)
+}
+
+/// The backward pass through all blocks, each over all parts before the next; with the embeddings where `embed`.
+fn sweep(layers: &Layers, back: &mut Backward, parts: &mut [Part], choices: &Choices, biases: [Id; 2], embed: bool) {
+    let (count, encoders) = (parts.len(), layers.spec.encoder_layers);
+    for (stack, delta) in [(Stack::Decoder, biases[1]), (Stack::Encoder, biases[0])] {
+        for (nth, part) in parts.iter_mut().enumerate() {
+            back.part(nth, count);
+            let (dout, last) = match stack {
+                Stack::Decoder => (part.dhidden, part.decoder_last),
+                Stack::Encoder => (part.dencoded.take().expect("a decoder has at least one block"), part.encoder_last),
+            };
+            part.g = Some(layers.final_norm_backward(back, stack, dout, last));
+        }
+        let bias = layers.open_bias(back, stack, delta);
+        for block in (0..layers.count(stack)).rev() {
+            for (nth, part) in parts.iter_mut().enumerate() {
+                back.part(nth, count);
+                let keep = choices.keep(if stack == Stack::Encoder { block } else { encoders + block });
+                block_backward(layers, back, part, stack, block, keep, bias);
+            }
+        }
+        layers.close_bias(back, stack, bias);
+        for (nth, part) in parts.iter().enumerate().filter(|_| embed) {
+            back.part(nth, count);
+            layers.embed_backward(back, stack, part.g.expect("the pass is through"));
         }
     }
 }
 
-impl Pass<'_> {
-    /// Computes a block again for its backward pass. The last product's output is not needed, so it is not computed.
-    fn block_again(&mut self, stack: Stack, block: usize, x: Id, bias: Id, encoded: Option<Id>) -> BlockKept {
-        let (kept, _) = self.block(stack, block, x, bias, encoded);
-        let residual = self.tape.ops.pop();
-        let linear = self.tape.ops.pop();
-        debug_assert!(matches!((linear, residual), (Some(Op::Linear { .. }), Some(Op::Residual { .. }))));
-        kept
+fn block_backward(
+    layers: &Layers,
+    back: &mut Backward,
+    part: &mut Part,
+    stack: Stack,
+    block: usize,
+    keep: Keep,
+    bias: Bias,
+) {
+    let g = part.g.expect("the pass has begun");
+    let encoded = (stack == Stack::Decoder).then_some(part.encoded);
+    let held = if stack == Stack::Encoder { &part.encoder[block] } else { &part.decoder[block] };
+    let again = (keep != Keep::All).then(|| attend(layers, &mut back.pass, stack, block, held.x, bias.delta, encoded));
+    match &held.feed_forward {
+        Some(kept) => layers.feed_forward_backward(back, stack, block, kept, g),
+        None => {
+            let y = again.as_ref().expect("the block is computed again").1;
+            let (kept, _) = layers.feed_forward(&mut back.pass, stack, block, stack.side(), y);
+            layers.feed_forward_backward(back, stack, block, &kept, g);
+        }
     }
-}
-
-/// The update of every parameter from persistent gradients. Their norm comes first: it says whether they are finite.
-pub fn update_tape(store: &Store) -> Tape {
-    let mut tape = Tape::over(store);
-    let gradient =
-        |weight: Id| store.gradients[weight.0 as usize].expect("the update tape is for persistent gradients");
-    tape.push(Op::GradientNorm { gradients: store.gradients.iter().flatten().copied().collect() });
-    for (at, place) in store.params.iter().enumerate() {
-        let (grad, state) = (gradient(place.weight), place.state.clone());
-        tape.push(Op::Update { param: at, weight: place.weight, grad, state });
+    let kept = held.attention.as_ref().or(again.as_ref().map(|(kept, _)| kept));
+    let (own, cross) = kept.expect("kept or computed again");
+    if let Some(cross) = cross {
+        let dencoded = layers.cross_attention_backward(back, block, cross, g, part.encoded, part.dencoded);
+        part.dencoded = Some(dencoded);
     }
-    tape
+    layers.self_attention_backward(back, stack, block, own, g, bias);
 }
 
 /// Forward pass and loss, without dropout and without keeping anything.
-pub fn eval_tape(spec: &T5Spec, store: &Store, shape: BatchShape, chunk: usize) -> Tape {
-    let mut pass = Pass::new(spec, store, shape, false);
-    let encoder_bias = pass.bias(Stack::Encoder);
-    let mut x = pass.embed(Stack::Encoder);
-    for block in 0..spec.encoder_layers {
-        x = pass.block(Stack::Encoder, block, x, encoder_bias, None).1;
-    }
-    let (encoded, _) = pass.final_norm(Stack::Encoder, Side::Source, x);
-    let decoder_bias = pass.bias(Stack::Decoder);
-    let mut x = pass.embed(Stack::Decoder);
+pub(crate) fn eval_tape(spec: &T5Spec, job: &TapeJob, chunk: usize) -> Tape {
+    let mut pass = pass(spec, job, false);
+    let layers = Layers { spec };
+    let encoded = encoder(&layers, &mut pass);
+    let bias = layers.bias(&mut pass, Stack::Decoder);
+    let mut x = layers.embed(&mut pass, Stack::Decoder, Side::Target);
     for block in 0..spec.decoder_layers {
-        x = pass.block(Stack::Decoder, block, x, decoder_bias, Some(encoded)).1;
+        x = attend(&layers, &mut pass, Stack::Decoder, block, x, bias, Some(encoded)).1;
+        x = layers.feed_forward(&mut pass, Stack::Decoder, block, Side::Target, x).1;
     }
-    let (hidden, _) = pass.final_norm(Stack::Decoder, Side::Target, x);
-    let (weight, scale) = pass.head();
-    let (width, vocab) = (spec.d_model, spec.vocab);
-    let logits = pass.activation("logits", chunk * vocab);
-    let losses = pass.activation("losses", pass.rows(Side::Target));
-    pass.tape.push(Op::LossOnly { hidden, weight, losses, logits, chunk, width, vocab, scale });
+    let (hidden, _) = layers.final_norm(&mut pass, Stack::Decoder, Side::Target, x);
+    let (head, scale) = layers.head();
+    pass.loss_only(hidden, head, scale, spec.vocab, chunk);
     pass.tape
+}
+
+/// The encoder without training; returns its output.
+pub(super) fn encoder(layers: &Layers, pass: &mut Pass) -> Id {
+    let bias = layers.bias(pass, Stack::Encoder);
+    let mut x = layers.embed(pass, Stack::Encoder, Side::Source);
+    for block in 0..layers.spec.encoder_layers {
+        x = attend(layers, pass, Stack::Encoder, block, x, bias, None).1;
+        x = layers.feed_forward(pass, Stack::Encoder, block, Side::Source, x).1;
+    }
+    layers.final_norm(pass, Stack::Encoder, Side::Source, x).0
 }

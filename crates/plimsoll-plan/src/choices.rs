@@ -1,0 +1,46 @@
+//! The same-result choices that shape the tapes of a run.
+
+use serde::{Deserialize, Serialize};
+
+/// The same-result choices that shape a tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choices {
+    /// Samples that the ops run over at a time.
+    pub micro_batch: usize,
+    /// Blocks whose activations are computed again in the backward pass: the first `recompute`.
+    pub recompute: usize,
+    /// Blocks behind those whose attention alone is computed again.
+    #[serde(default)]
+    pub recompute_attention: usize,
+    /// Rows of logits that exist at a time.
+    pub loss_chunk: usize,
+    /// Each weight is updated as soon as its gradient is complete, and the gradient is gone: the blocks of the whole
+    /// effective batch are swept one after the other, micro-batch by micro-batch.
+    pub optimizer_in_backward: bool,
+    /// Threads of the loader.
+    pub loader_threads: usize,
+}
+
+/// What a block keeps for its backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Everything.
+    All,
+    /// Everything but what attention made.
+    NoAttention,
+    /// Its input.
+    Input,
+}
+
+impl Choices {
+    /// What block `nth` of all keeps.
+    pub(crate) fn keep(&self, nth: usize) -> Keep {
+        if nth < self.recompute {
+            Keep::Input
+        } else if nth < self.recompute + self.recompute_attention {
+            Keep::NoAttention
+        } else {
+            Keep::All
+        }
+    }
+}
