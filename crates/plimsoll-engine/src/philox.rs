@@ -74,6 +74,11 @@ pub fn blocks(width: usize) -> usize {
     width.div_ceil(BLOCK)
 }
 
+/// One word of the stream of (seed, sequence, position).
+pub fn word(seed: u64, sequence: u32, position: u32) -> u32 {
+    philox(seed, position, sequence, u32::MAX, 0)[0][0]
+}
+
 /// Four words for each of sixteen consecutive counters.
 #[inline(always)]
 fn philox(seed: u64, counter: u32, sample: u32, place: u32, update: u32) -> [[u32; LANES]; 4] {
