@@ -21,6 +21,7 @@ use crate::cpu::matmul::{Matrix, Output, matmul};
 use crate::cpu::norm::{norm_apply, norm_backward, norm_forward};
 use crate::cpu::relu::{relu_backward, relu_forward};
 use crate::cpu::residual::residual_forward;
+use crate::cpu::weights::Weights;
 use crate::cpu::{Cores, Rows};
 use crate::optimize;
 use crate::philox::Dropper;
@@ -208,7 +209,7 @@ impl<'a> Frame<'a> {
     }
 
     fn product(&self, m: usize, n: usize, k: usize, a: Matrix, b: Matrix, out: Id, add: bool) {
-        let out = Output { data: self.at(out).0, stride: n, add, scale: 1.0 };
+        let out = Output { data: self.at(out).0, stride: n, add, scale: 1.0, bias: None };
         // SAFETY: the plan gave these tensors these shapes, apart from each other.
         unsafe { matmul(self.cores.simd, self.cores.threads, m, n, k, a, b, out, self.workspace()) };
     }
@@ -228,7 +229,8 @@ impl<'a> Frame<'a> {
                     self.rows(*side),
                     *width,
                     ids,
-                    self.get(*table),
+                    Weights::f32(self.get(*table)),
+                    None,
                     self.get_mut(*out),
                     self.dropper(*drop).as_ref(),
                 );
@@ -389,8 +391,13 @@ impl<'a> Frame<'a> {
                 attention_backward(cores, shape, samples, forward, dq, dk, dv, dbias, drop.as_ref(), self.workspace());
             }
             Op::Loss { hidden, weight, losses, dhidden, grad, write, logits, chunk, width, vocab, scale } => {
-                let head =
-                    Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
+                let head = Head {
+                    weight: Weights::f32(self.get(*weight)),
+                    width: *width,
+                    vocab: *vocab,
+                    scale: *scale,
+                    chunk: *chunk,
+                };
                 let (labels, losses) = (self.staging.labels(), self.get_mut(*losses));
                 let write = self.write(*write);
                 loss_backward(
@@ -400,8 +407,7 @@ impl<'a> Frame<'a> {
                     self.get(*hidden),
                     losses,
                     self.get_mut(*dhidden),
-                    self.get_mut(*grad),
-                    write,
+                    Some((self.get_mut(*grad), write)),
                     self.get_mut(*logits),
                     self.workspace(),
                 );
@@ -409,8 +415,13 @@ impl<'a> Frame<'a> {
                 self.stopped = if self.loss_sum.is_finite() { self.spoiled } else { Some(NotFinite::Loss) };
             }
             Op::LossOnly { hidden, weight, losses, logits, chunk, width, vocab, scale } => {
-                let head =
-                    Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
+                let head = Head {
+                    weight: Weights::f32(self.get(*weight)),
+                    width: *width,
+                    vocab: *vocab,
+                    scale: *scale,
+                    chunk: *chunk,
+                };
                 let (labels, losses) = (self.staging.labels(), self.get_mut(*losses));
                 loss_forward(cores, head, labels, self.get(*hidden), losses, self.get_mut(*logits), self.workspace());
                 self.loss_sum += losses[..labels.len()].iter().map(|l| f64::from(*l)).sum::<f64>();
@@ -486,7 +497,13 @@ impl<'a> Frame<'a> {
                 );
             }
             Op::Logits { hidden, weight, out, width, vocab, scale } => {
-                let head = Head { weight: self.get(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: 0 };
+                let head = Head {
+                    weight: Weights::f32(self.get(*weight)),
+                    width: *width,
+                    vocab: *vocab,
+                    scale: *scale,
+                    chunk: 0,
+                };
                 head.logits(cores, self.get(*hidden), self.beam().tokens.len(), self.get_mut(*out), self.workspace());
             }
         }
