@@ -44,7 +44,7 @@ fn main() {
                 let (mut ours, mut theirs) = (Vec::new(), Vec::new());
                 for _ in 0..9 {
                     let start = Instant::now();
-                    let out = Output { data: c.as_mut_ptr(), stride: n, add, scale: 1.0 };
+                    let out = Output { data: c.as_mut_ptr(), stride: n, add, scale: 1.0, bias: None };
                     // SAFETY: the matrices have these sizes.
                     unsafe { matmul(level, threads, m, n, k, ma, mb, out, &mut space) };
                     ours.push(start.elapsed().as_secs_f64());

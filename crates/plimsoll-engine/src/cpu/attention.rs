@@ -34,7 +34,7 @@ impl Columns {
     /// One head's part, from a row on, to write.
     pub(super) fn head_out(&self, row: usize, head: usize, d_kv: usize, add: bool) -> Output {
         let at = row * self.stride + self.start + head * d_kv;
-        Output { data: self.data.first().wrapping_add(at), stride: self.stride, add, scale: 1.0 }
+        Output { data: self.data.first().wrapping_add(at), stride: self.stride, add, scale: 1.0, bias: None }
     }
 }
 
@@ -123,7 +123,7 @@ pub fn attention_forward(
         for from in (0..queries).step_by(shape.tile_rows()) {
             let tall = shape.tile_rows().min(queries - from);
             let wide = seen(shape, keys, from + tall);
-            let tile = Output { data: scores.as_mut_ptr(), stride: wide, add: false, scale: 1.0 };
+            let tile = Output { data: scores.as_mut_ptr(), stride: wide, add: false, scale: 1.0, bias: None };
             // SAFETY: the tile is `tall x wide`; queries of this sample and head.
             unsafe { matmul_packed(cores.simd, tall, wide, q.head(q0 + from, head, d), packed_k, tile, &mut []) };
             for i in 0..tall {

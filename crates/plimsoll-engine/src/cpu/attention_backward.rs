@@ -137,7 +137,7 @@ impl Head<'_> {
             let wide = seen(shape, keys, from + tall);
             let q = forward.q.head(q0 + from, head, d);
             let dout = Matrix::rows(&forward.dout[(q0 + from) * inner + head * d..], inner);
-            let into = |data: *mut f32| Output { data, stride: wide, add: false, scale: 1.0 };
+            let into = |data: *mut f32| Output { data, stride: wide, add: false, scale: 1.0, bias: None };
             // SAFETY: tiles of `tall x wide`; operands of this sample and head.
             unsafe {
                 matmul_packed(simd, tall, wide, q, k_by_depth, into(probabilities.as_mut_ptr()), &mut []);

@@ -23,6 +23,7 @@ pub mod norm;
 pub mod relu;
 pub mod residual;
 pub mod sgd;
+pub mod weights;
 
 /// What the kernels run on.
 #[derive(Clone, Copy, Debug)]

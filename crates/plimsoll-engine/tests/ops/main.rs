@@ -18,6 +18,7 @@ mod norm;
 mod relu;
 mod residual;
 mod sgd;
+mod storage;
 
 use plimsoll_engine::cpu::{Cores, Dropper, Rows};
 use plimsoll_engine::{simd, with_cores};

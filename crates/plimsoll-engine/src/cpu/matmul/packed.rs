@@ -3,7 +3,8 @@
 use plimsoll_plan::tiles::{Simd, Tiles};
 
 use super::pack::pack_columns;
-use super::{Depth, Kernels, Matrix, Output, tile_block};
+use super::tile::{Depth, Kernels, tile_block};
+use super::{Matrix, Output};
 
 /// A packed right-hand side of any depth, for products that one task computes alone.
 #[derive(Clone, Copy)]
