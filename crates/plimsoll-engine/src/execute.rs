@@ -191,7 +191,8 @@ impl<'a> Frame<'a> {
             (Side::Source, None) => self.staging.source_starts(),
             _ => self.staging.target_starts(),
         };
-        Samples { queries: starts(queries), keys: starts(keys), first: self.staging.first }
+        let (sample, offset) = self.staging.samples();
+        Samples { queries: starts(queries), keys: starts(keys), sample, offset }
     }
 
     fn dropper(&self, place: Option<Place>) -> Option<Dropper> {
@@ -285,8 +286,7 @@ impl<'a> Frame<'a> {
                     self.get(*rstd),
                     self.get_mut(*dx),
                     *add,
-                    self.get_mut(*weight_grad),
-                    write,
+                    Some((self.get_mut(*weight_grad), write)),
                     self.workspace(),
                 );
             }
@@ -442,7 +442,7 @@ impl<'a> Frame<'a> {
                 let step = optimize::Step { update: self.update, lr: self.lr, grad_scale: self.grad_scale };
                 let optimizer = self.optimizer.expect("a tape with updates is run with an optimizer");
                 let matrix = place.param.shape.len() == 2;
-                optimize::update(cores, optimizer, step, weight, grad, matrix, &mut state, self.workspace());
+                optimize::update(cores, optimizer, step, weight.into(), grad, matrix, &mut state, self.workspace());
             }
             Op::CacheAppend { kv, cache, width, max_len } => {
                 let beam = self.beam();

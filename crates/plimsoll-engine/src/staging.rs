@@ -21,6 +21,8 @@ pub struct Staging {
     target_rows: usize,
     /// Index of the first sample in the effective batch.
     pub first: u32,
+    /// Index of each sample in the effective batch, and the row at which it starts in itself.
+    of_sample: [Vec<u32>; 2],
 }
 
 /// The parts of the staging area, in order.
@@ -45,7 +47,8 @@ impl Staging {
     /// # Safety
     /// The memory is ours alone for as long as the staging area lives.
     pub unsafe fn new(base: *mut u32, words: usize, shape: BatchShape) -> Staging {
-        Staging { base, words, shape, samples: 0, source_rows: 0, target_rows: 0, first: 0 }
+        let of_sample = [vec![0; shape.samples], vec![0; shape.samples]];
+        Staging { base, words, shape, samples: 0, source_rows: 0, target_rows: 0, first: 0, of_sample }
     }
 
     fn range(&self, part: Part) -> Range<usize> {
@@ -90,6 +93,7 @@ impl Staging {
         }
         self.samples = samples;
         self.first = first;
+        self.of_sample[0].iter_mut().enumerate().for_each(|(at, sample)| *sample = first + at as u32);
         self.source_rows = self.lay_out(
             samples,
             self.shape.source_len,
@@ -148,6 +152,11 @@ impl Staging {
                 _ => target[row - 1],
             };
         }
+    }
+
+    /// Index of each sample in the effective batch, and the row at which it starts in itself.
+    pub fn samples(&self) -> (&[u32], &[u32]) {
+        (&self.of_sample[0], &self.of_sample[1])
     }
 
     /// Source tokens.

@@ -44,28 +44,48 @@ pub struct Cols {
 }
 
 /// The fixed part of an attention op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
     /// Rows of the queries.
     pub queries: Side,
     /// Rows of the keys and values.
     pub keys: Side,
-    /// Heads.
+    /// Heads of the queries.
     pub heads: usize,
+    /// Heads of the keys and values; divides `heads`. Query head h reads head `h / (heads / kv_heads)`.
+    pub kv_heads: usize,
     /// Width of a head.
     pub d_kv: usize,
+    /// Factor on the products of queries and keys.
+    pub scale: f32,
     /// A query sees no later key.
     pub causal: bool,
+    /// With `causal`: a query sees at most this many keys, the last ones, itself included.
+    pub window: Option<usize>,
     /// Most queries of a sample.
     pub max_queries: usize,
     /// Most keys of a sample.
     pub max_keys: usize,
 }
 
+/// Keys that attention works on at a time: packed keys and values and a tile of scores of this many stay in a core's
+/// second-level cache, whatever the context.
+const KEY_BLOCK: usize = 512;
+
 impl AttentionShape {
-    /// Query rows worked on at a time: the score tile of one task is `tile_rows x max_keys`, never queries x keys.
+    /// Keys worked on at a time.
+    pub fn key_block(&self) -> usize {
+        self.max_keys.min(KEY_BLOCK)
+    }
+
+    /// Query rows worked on at a time: the score tile of one task is `tile_rows x key_block`, never queries x keys.
     pub fn tile_rows(&self) -> usize {
-        (32 * 1024 / self.max_keys.max(1)).clamp(8, 64).min(self.max_queries.max(1))
+        64.min(self.max_queries.max(1))
+    }
+
+    /// Query heads that read one head of keys and values.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
     }
 
     /// Distances between a query and a key, counted from the most negative.
@@ -73,16 +93,16 @@ impl AttentionShape {
         self.max_queries + self.max_keys - 1
     }
 
-    /// Words of scratch of one forward task: packed keys and values, one tile of scores.
+    /// Words of scratch of one forward task: a block of packed keys and values, one tile of scores.
     pub fn forward_words(&self, tiles: &Tiles) -> usize {
-        let (keys, d) = (self.max_keys, self.d_kv);
+        let (keys, d) = (self.key_block(), self.d_kv);
         tiles.packed_words(keys, d) + tiles.packed_words(d, keys) + aligned(self.tile_rows() * keys)
     }
 
-    /// Words of scratch of one backward task: keys packed both ways, values, the tile's queries and output gradients, three
-    /// tiles of scores, one block of packed rows, one number a row.
+    /// Words of scratch of one backward task: a block of keys packed both ways, of values, the tile's queries and output
+    /// gradients, three tiles of scores, one block of packed rows, one number a row.
     pub fn backward_words(&self, tiles: &Tiles) -> usize {
-        let (keys, d, tile) = (self.max_keys, self.d_kv, self.tile_rows());
+        let (keys, d, tile) = (self.key_block(), self.d_kv, self.tile_rows());
         2 * tiles.packed_words(keys, d)
             + tiles.packed_words(d, keys)
             + 2 * tiles.packed_words(d, tile)

@@ -55,8 +55,11 @@ pub fn generation(spec: &T5Spec, store: &Store, shape: GenerateShape) -> Generat
         queries: Side::Beam,
         keys: Side::Beam,
         heads: spec.heads,
+        kv_heads: spec.heads,
         d_kv: spec.d_kv,
+        scale: 1.0,
         causal: true,
+        window: None,
         max_queries: shape.max_new,
         max_keys: shape.max_new,
     };

@@ -122,8 +122,11 @@ impl<'a> Pass<'a> {
             queries: queries.side(),
             keys: keys.side(),
             heads: self.spec.heads,
+            kv_heads: self.spec.heads,
             d_kv: self.spec.d_kv,
+            scale: 1.0,
             causal: queries == Stack::Decoder && keys == Stack::Decoder,
+            window: None,
             max_queries: len(queries),
             max_keys: len(keys),
         }

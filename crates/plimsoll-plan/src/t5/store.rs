@@ -3,7 +3,7 @@
 use crate::op::ParamShape;
 use crate::spec::{Param, T5Spec, t5_params};
 use crate::tape::{Id, ParamPlace, Role, Store};
-use crate::train::OptimizerSpec;
+use crate::train::{OptimizerSpec, eight_bit_words};
 
 /// A parameter as the optimizers see it.
 pub(crate) fn matrix(param: &Param) -> ParamShape {
@@ -18,6 +18,10 @@ pub fn optimizer_state(optimizer: &OptimizerSpec, param: &Param) -> Vec<(&'stati
     let n = param.elements();
     match optimizer {
         OptimizerSpec::AdamW { .. } => vec![("exp_avg", n), ("exp_avg_sq", n)],
+        OptimizerSpec::AdamW8bit { .. } => {
+            vec![("exp_avg", eight_bit_words(n)), ("exp_avg_sq", eight_bit_words(n))]
+        }
+        OptimizerSpec::Lion { .. } => vec![("exp_avg", n)],
         OptimizerSpec::Sgd { momentum, .. } => {
             if *momentum == 0.0 {
                 vec![]
