@@ -122,9 +122,8 @@ impl Engine {
         let (elements, words) = (store.elements[id], store.tensors[id].words);
         let simd = self.cores.simd;
         // SAFETY: the workspace part of our arena, which no tensor overlaps; no op runs while `&mut self` is held.
-        let stretch = unsafe {
-            std::slice::from_raw_parts_mut(self.arena.base().add(parts.store + parts.transient), LOAD_WORDS)
-        };
+        let stretch =
+            unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(parts.store + parts.transient), LOAD_WORDS) };
         let tensor = self.persistent_mut(id, 0, words);
         for first in (0..len).step_by(LOAD_WORDS) {
             let piece = &mut stretch[..LOAD_WORDS.min(len - first)];
@@ -138,7 +137,9 @@ impl Engine {
     pub fn weights_are_finite(&self) -> bool {
         // Branch-free inside a part, so that it runs at the speed of memory.
         let finite = |part: &[f32]| !part.iter().fold(false, |found, w| found | !w.is_finite());
-        let finite_halves = |part: &[u8]| !part.chunks_exact(2).fold(false, |found, b| found | (b[1] & 0x7f == 0x7f && b[0] & 0x80 != 0));
+        let finite_halves = |part: &[u8]| {
+            !part.chunks_exact(2).fold(false, |found, b| found | (b[1] & 0x7f == 0x7f && b[0] & 0x80 != 0))
+        };
         let trained = self.program.store.params.iter().enumerate().filter(|(_, place)| place.trained);
         trained.map(|(index, _)| index).all(|index| match self.dtype(index) {
             Dtype::F32 => self.param(index).par_chunks(PART).all(finite),

@@ -237,7 +237,12 @@ impl<'a> Frame<'a> {
     fn samples(&self, queries: Side, keys: Side) -> Samples<'a> {
         if let Some(prompts) = &self.prompts {
             // Without dropout, nobody asks whose rows they are.
-            return Samples { queries: prompts.starts, keys: prompts.starts, sample: prompts.starts, offset: prompts.starts };
+            return Samples {
+                queries: prompts.starts,
+                keys: prompts.starts,
+                sample: prompts.starts,
+                offset: prompts.starts,
+            };
         }
         let starts = |side| match side {
             Side::Source => self.staging.source_starts(&self.span),
@@ -284,7 +289,7 @@ impl<'a> Frame<'a> {
                 self.span = self.staging.span(nth * each..(nth + 1) * each);
             }
             Op::Embed { side, table, positions, out, width, drop } => {
-                let positions = positions.map(|id| Positions { table: self.get(id), at: self.positions(*side) });
+                let positions = positions.map(|id| Positions { table: self.weights(id), at: self.positions(*side) });
                 embed_forward(
                     cores,
                     self.rows(*side),
@@ -342,7 +347,18 @@ impl<'a> Frame<'a> {
                     Some(_) => {
                         let bias_grad = self.gradient(*bias_grad);
                         layer_norm_backward(
-                            cores, count, width, dy, x, weight, stats, dx, *add, weight_grad, bias_grad, space,
+                            cores,
+                            count,
+                            width,
+                            dy,
+                            x,
+                            weight,
+                            stats,
+                            dx,
+                            *add,
+                            weight_grad,
+                            bias_grad,
+                            space,
                         );
                     }
                 }
@@ -505,13 +521,8 @@ impl<'a> Frame<'a> {
                 attention_backward(cores, shape, samples, forward, dq, dk, dv, dbias, drop.as_ref(), self.workspace());
             }
             Op::Loss { hidden, weight, losses, dhidden, grad, logits, chunk, width, vocab, scale } => {
-                let head = Head {
-                    weight: self.weights(*weight),
-                    width: *width,
-                    vocab: *vocab,
-                    scale: *scale,
-                    chunk: *chunk,
-                };
+                let head =
+                    Head { weight: self.weights(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
                 let (labels, losses) = (self.staging.labels(&self.span), self.get_mut(*losses));
                 loss_backward(
                     cores,
@@ -528,13 +539,8 @@ impl<'a> Frame<'a> {
                 self.stopped = if self.loss_sum.is_finite() { self.spoiled } else { Some(NotFinite::Loss) };
             }
             Op::LossOnly { hidden, weight, losses, logits, chunk, width, vocab, scale } => {
-                let head = Head {
-                    weight: self.weights(*weight),
-                    width: *width,
-                    vocab: *vocab,
-                    scale: *scale,
-                    chunk: *chunk,
-                };
+                let head =
+                    Head { weight: self.weights(*weight), width: *width, vocab: *vocab, scale: *scale, chunk: *chunk };
                 let (labels, losses) = (self.staging.labels(&self.span), self.get_mut(*losses));
                 loss_forward(cores, head, labels, self.get(*hidden), losses, self.get_mut(*logits), self.workspace());
                 self.loss_sum += losses[..labels.len()].iter().map(|l| f64::from(*l)).sum::<f64>();
@@ -572,8 +578,13 @@ impl<'a> Frame<'a> {
                     shape,
                     beam.tokens.len(),
                     self.columns(*q),
-                    Prompt { kv: self.get(*prompt), starts: beam.source_starts, beams: beam.beams },
-                    Cache { kv: self.get(*cache), origin: beam.origin, position: beam.position },
+                    Prompt { kv: self.columns(*prompt), starts: beam.source_starts, beams: beam.beams },
+                    Cache {
+                        data: self.get(*cache),
+                        origin: beam.origin,
+                        max_len: shape.max_queries,
+                        position: beam.position,
+                    },
                     None,
                     self.get_mut(*out),
                     self.workspace(),

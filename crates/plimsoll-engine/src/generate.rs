@@ -9,9 +9,9 @@ mod beam;
 mod rank;
 mod sample;
 
+use plimsoll_plan::generation::GenerateShape;
 use plimsoll_plan::place::aligned;
 use plimsoll_plan::program::PlacedGeneration;
-use plimsoll_plan::generation::GenerateShape;
 use plimsoll_plan::spec::ModelSpec;
 use rayon::prelude::*;
 

@@ -7,8 +7,9 @@ mod random;
 use fixture::{Batch, choices, try_update, with_job};
 use plimsoll_engine::{Engine, NotFinite, Updated};
 use plimsoll_plan::batch::IGNORE;
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::program::Job;
-use plimsoll_plan::t5::{Choices, optimizer_state};
+use plimsoll_plan::store::optimizer_state;
 use plimsoll_plan::train::OptimizerSpec;
 use random::{batches, fill, job, v11, weights};
 
@@ -71,7 +72,7 @@ fn index(engine: &Engine, name: &str) -> usize {
 
 /// The odd token's row of the embedding.
 fn odd_row(engine: &mut Engine) -> &mut [f32] {
-    let (table, width) = (index(engine, "shared.weight"), engine.program().spec.d_model);
+    let (table, width) = (index(engine, "shared.weight"), engine.program().spec.d_model());
     &mut engine.param_mut(table)[ODD as usize * width..][..width]
 }
 
@@ -143,8 +144,14 @@ fn a_gradient_that_is_not_finite_under_a_finite_loss_changes_nothing() {
         odd_row(engine)[5] = f32::NAN;
         let before = bits(engine, optimizer);
         let updated = try_update(engine, &silent, 1, optimizer.lr());
-        assert!(matches!(updated, Updated::Skipped { what: NotFinite::Gradient, .. }), "{what}: {updated:?}");
         assert!(updated.loss().mean().is_finite());
+        if what.ends_with("update in the backward pass") {
+            // Rows without a label never meet the head: it is updated before anybody looks at what lies below it.
+            assert!(matches!(updated, Updated::Torn { .. }), "{what}: {updated:?}");
+            odd_row(engine).fill(0.0);
+            return;
+        }
+        assert!(matches!(updated, Updated::Skipped { what: NotFinite::Gradient, .. }), "{what}: {updated:?}");
         assert!(bits(engine, optimizer) == before, "{what}: something was changed");
         odd_row(engine).fill(0.0);
         done(engine, &good[1], 2, optimizer.lr());

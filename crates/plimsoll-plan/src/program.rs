@@ -348,6 +348,19 @@ pub struct InferenceJob {
     pub simd: Simd,
 }
 
+impl InferenceJob {
+    /// A whole model in f32.
+    pub fn new(
+        spec: impl Into<ModelSpec>,
+        eval: Option<(BatchShape, usize)>,
+        generate: Option<GenerateShape>,
+        (threads, simd): (usize, Simd),
+    ) -> InferenceJob {
+        let (train, storage) = (TrainSpec::All, Storage::default());
+        InferenceJob { spec: spec.into(), train, storage, eval, generate, threads, simd }
+    }
+}
+
 /// A program without training: the loss of a batch, and generation.
 pub fn compile_inference(job: &InferenceJob) -> Program {
     let InferenceJob { spec, train, storage, eval, generate, threads, simd } = job;

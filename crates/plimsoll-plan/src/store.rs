@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::dtype::Dtype;
 use crate::spec::{ModelSpec, Param};
 use crate::tape::{Id, ParamPlace, Role, Store};
-use crate::train::OptimizerSpec;
+use crate::train::{OptimizerSpec, eight_bit_words};
 use crate::trained::{Storage, Stored, TrainSpec, stored};
 
 /// Sizes of the state tensors that an optimizer keeps for one parameter, in its own order.
@@ -13,6 +13,10 @@ pub fn optimizer_state(optimizer: &OptimizerSpec, param: &Param) -> Vec<(&'stati
     let n = param.elements();
     match optimizer {
         OptimizerSpec::AdamW { .. } => vec![("exp_avg", n), ("exp_avg_sq", n)],
+        OptimizerSpec::AdamW8bit { .. } => {
+            vec![("exp_avg", eight_bit_words(n)), ("exp_avg_sq", eight_bit_words(n))]
+        }
+        OptimizerSpec::Lion { .. } => vec![("exp_avg", n)],
         OptimizerSpec::Sgd { momentum, .. } => {
             if *momentum == 0.0 {
                 vec![]

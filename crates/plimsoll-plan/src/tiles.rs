@@ -82,12 +82,6 @@ pub fn matmul_workspace(tiles: &Tiles, threads: usize, n: usize, k: usize) -> us
     cols * depth * tiles.depths(n, k) + threads * tiles.row_block_words(depth)
 }
 
-/// Workspace words beside [`matmul_workspace`] where the right-hand side is stored in another form than f32: for each
-/// thread sixteen rows of a block's depth, or one of the product's.
-pub fn stored_workspace(tiles: &Tiles, threads: usize, k: usize) -> usize {
-    threads * aligned((16 * tiles.kc).max(k))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

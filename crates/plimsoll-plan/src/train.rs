@@ -49,6 +49,29 @@ pub enum OptimizerSpec {
         /// Start the relative rate at 1e-6 times the step; only with `relative_step`.
         warmup_init: bool,
     },
+    /// AdamW with both moments in 8 bits, block-wise (`bitsandbytes.optim.AdamW8bit`); parameters of fewer than
+    /// [`EIGHT_BIT_LEAST`] elements keep theirs in f32.
+    #[serde(rename = "adamw8bit")]
+    AdamW8bit {
+        /// Learning rate before the schedule.
+        lr: f64,
+        /// Decay of the first and of the second moment.
+        betas: [f64; 2],
+        /// Added to the root of the second moment.
+        eps: f64,
+        /// Decoupled weight decay, times the learning rate.
+        weight_decay: f64,
+    },
+    /// Lion (Chen et al. 2023): steps of one size, in the direction of a running average.
+    #[serde(rename = "lion")]
+    Lion {
+        /// Learning rate before the schedule.
+        lr: f64,
+        /// Share of the average in the direction, and the average's decay.
+        betas: [f64; 2],
+        /// Decoupled weight decay, times the learning rate.
+        weight_decay: f64,
+    },
     /// `torch.optim.SGD`.
     #[serde(rename = "sgd")]
     Sgd {
@@ -71,6 +94,8 @@ impl OptimizerSpec {
         match self {
             OptimizerSpec::AdamW { .. } => "adamw",
             OptimizerSpec::Adafactor { .. } => "adafactor",
+            OptimizerSpec::AdamW8bit { .. } => "adamw8bit",
+            OptimizerSpec::Lion { .. } => "lion",
             OptimizerSpec::Sgd { .. } => "sgd",
         }
     }
@@ -78,7 +103,10 @@ impl OptimizerSpec {
     /// The learning rate that the schedule multiplies; none where the rate follows from the step number.
     pub fn lr(&self) -> Option<f64> {
         match self {
-            OptimizerSpec::AdamW { lr, .. } | OptimizerSpec::Sgd { lr, .. } => Some(*lr),
+            OptimizerSpec::AdamW { lr, .. }
+            | OptimizerSpec::AdamW8bit { lr, .. }
+            | OptimizerSpec::Lion { lr, .. }
+            | OptimizerSpec::Sgd { lr, .. } => Some(*lr),
             OptimizerSpec::Adafactor { lr, .. } => *lr,
         }
     }
@@ -118,10 +146,30 @@ impl OptimizerSpec {
         }
     }
 
+    /// 8-bit AdamW with the numbers of [`OptimizerSpec::adamw`].
+    pub fn adamw8bit(lr: f64) -> OptimizerSpec {
+        OptimizerSpec::AdamW8bit { lr, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0 }
+    }
+
+    /// Lion with its paper's averages, no weight decay.
+    pub fn lion(lr: f64) -> OptimizerSpec {
+        OptimizerSpec::Lion { lr, betas: [0.9, 0.99], weight_decay: 0.0 }
+    }
+
     /// Plain SGD.
     pub fn sgd(lr: f64) -> OptimizerSpec {
         OptimizerSpec::Sgd { lr, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0 }
     }
+}
+
+/// Elements from which on a parameter's moments are kept in 8 bits.
+pub const EIGHT_BIT_LEAST: usize = 4096;
+/// Elements of an 8-bit moment that share one scale.
+pub const EIGHT_BIT_BLOCK: usize = 256;
+
+/// Words of one moment of 8-bit AdamW: codes, a byte each, then an f32 a block; or an f32 each, where they are few.
+pub fn eight_bit_words(elements: usize) -> usize {
+    if elements < EIGHT_BIT_LEAST { elements } else { elements.div_ceil(4) + elements.div_ceil(EIGHT_BIT_BLOCK) }
 }
 
 impl fmt::Display for OptimizerSpec {

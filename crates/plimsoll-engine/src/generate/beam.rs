@@ -106,7 +106,10 @@ mod tests {
     const EOS: u32 = 1;
 
     fn rules(beams: usize, max_new: usize, length_penalty: f32, early_stopping: bool) -> Rules {
-        Rules::new(&GenerateOptions { beams, max_new, length_penalty, early_stopping }, EOS)
+        Rules::new(
+            &GenerateOptions { length_penalty, early_stopping, ..GenerateOptions::beam(beams, max_new) },
+            vec![EOS],
+        )
     }
 
     fn candidates(scored: &[(f32, u32)]) -> Vec<Candidate> {

@@ -24,8 +24,12 @@ pub(super) fn draw(simd: Simd, logits: &[f32], how: &Sampling, prompt: u32, posi
     let total: f64 = ranked.iter().map(|(_, w)| w).sum();
     let mut kept = 0.0;
     // A token stays as long as those before it have not come to the share.
-    let count = ranked.iter().take_while(|(_, w)| std::mem::replace(&mut kept, kept + w) < f64::from(how.top_p) * total);
-    let count = count.count().max(1).min(ranked.len());
+    let stays = |(_, w): &&(u32, f64)| {
+        let before = kept;
+        kept += w;
+        before < f64::from(how.top_p) * total
+    };
+    let count = ranked.iter().take_while(stays).count().max(1).min(ranked.len());
     let mut left = share * ranked[..count].iter().map(|(_, w)| w).sum::<f64>();
     for (token, w) in &ranked[..count] {
         left -= w;

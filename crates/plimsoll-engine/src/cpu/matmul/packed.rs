@@ -23,6 +23,18 @@ impl Packed {
         assert!(deep <= self.used);
         Packed { used: deep, ..self }
     }
+
+    /// The columns from `first` on, which is a multiple of a panel's width.
+    pub fn from_column(self, simd: Simd, first: usize) -> Packed {
+        assert!(first <= self.cols && first.is_multiple_of(Tiles::of(simd).mr));
+        Packed { data: self.data.wrapping_add(first * self.deep), cols: self.cols - first, ..self }
+    }
+
+    /// The same columns from depth `first` on.
+    pub fn from_depth(self, simd: Simd, first: usize) -> Packed {
+        assert!(first <= self.used);
+        Packed { data: self.data.wrapping_add(first * Tiles::of(simd).mr), used: self.used - first, ..self }
+    }
 }
 
 /// Packs B (k x n) whole.
