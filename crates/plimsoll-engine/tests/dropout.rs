@@ -7,6 +7,7 @@ use fixture::{Batch, choices};
 use plimsoll_engine::cpu::embed::embed_forward;
 use plimsoll_engine::cpu::norm::norm_forward;
 use plimsoll_engine::cpu::residual::residual_forward;
+use plimsoll_engine::cpu::weights::Weights;
 use plimsoll_engine::cpu::{Cores, Dropper, Rows};
 use plimsoll_engine::{Engine, Loss, MicroStep, Updates, with_cores};
 use plimsoll_plan::program::{EvalJob, Job, compile};
@@ -123,7 +124,7 @@ fn a_linear_place_keeps_its_expectation() {
     let n = ROWS * WIDTH;
     let embed = deviations(|cores, rows, drop| {
         let (ids, mut out) = ((0..ROWS as u32).collect::<Vec<u32>>(), vec![f32::NAN; n]);
-        embed_forward(cores, rows, WIDTH, &ids, &values(n), &mut out, drop);
+        embed_forward(cores, rows, WIDTH, &ids, Weights::f32(&values(n)), None, &mut out, drop);
         out
     });
     let residual = deviations(|cores, rows, drop| {

@@ -77,6 +77,8 @@ pub fn weights(spec: &T5Spec, seed: u64) -> Vec<(Param, Vec<f32>)> {
                 Init::Ones => 1.0 + 0.2 * stream.normal(),
                 Init::Normal(_) if param.name == "lm_head.weight" => stream.normal() / (spec.d_model as f32).sqrt(),
                 Init::Normal(std) => std * stream.normal(),
+                Init::Zeros => 0.2 * stream.normal(),
+                Init::Uniform(most) => most * (2.0 * stream.unit() - 1.0) as f32,
             })
             .collect();
         (param, values)
