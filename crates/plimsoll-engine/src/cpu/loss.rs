@@ -56,13 +56,8 @@ pub fn loss_forward(
 ) {
     let Head { width, vocab, chunk, .. } = head;
     assert!(chunk > 0 && logits.len() >= chunk * vocab, "every row has its place");
-    // Rows that are put side by side lie behind their logits, so they are a few less.
-    let beside = (chunk * vocab / (vocab + width)).max(1);
     let mut done = 0;
-    while let Some(mut span) = Span::next(labels, done, chunk) {
-        if !span.whole() && span.count > beside {
-            span = Span::next(labels, done, beside).expect("the same rows, or less");
-        }
+    while let Some(span) = Span::next(labels, done, &head) {
         losses[done..span.from].fill(0.0);
         let (labels, losses) = (&labels[span.from..span.end], &mut losses[span.from..span.end]);
         let (logits, side) = logits.split_at_mut(span.count * vocab);
@@ -98,7 +93,7 @@ pub fn loss_backward(
     assert!(dhidden.len() >= labels.len() * width && hidden.len() >= labels.len() * width, "every row has its place");
     assert!(grad.as_ref().is_none_or(|(grad, _)| grad.len() >= vocab * width), "the head's gradient is a head");
     let mut done = 0;
-    while let Some(span) = Span::next(labels, done, chunk) {
+    while let Some(span) = Span::next(labels, done, &head) {
         losses[done..span.from].fill(0.0);
         dhidden[done * width..span.from * width].fill(0.0);
         let (labels, losses) = (&labels[span.from..span.end], &mut losses[span.from..span.end]);
@@ -148,8 +143,18 @@ struct Span {
 }
 
 impl Span {
-    /// The next rows, `most` of them with a label; none where no label is left.
-    fn next(labels: &[u32], done: usize, most: usize) -> Option<Span> {
+    /// The rows of the next chunk; none where no label is left. Forward and backward cut alike, so that they take the
+    /// same losses.
+    fn next(labels: &[u32], done: usize, head: &Head) -> Option<Span> {
+        let Head { width, vocab, chunk, .. } = *head;
+        let span = Span::of(labels, done, chunk)?;
+        // Rows that are put side by side may lie behind their logits, so they are a few less.
+        let beside = (chunk * vocab / (vocab + width)).max(1);
+        if span.whole() || span.count <= beside { Some(span) } else { Span::of(labels, done, beside) }
+    }
+
+    /// The next rows, `most` of them with a label.
+    fn of(labels: &[u32], done: usize, most: usize) -> Option<Span> {
         let mut span: Option<Span> = None;
         for (row, _) in labels.iter().enumerate().skip(done).filter(|(_, label)| **label != IGNORE).take(most) {
             let (from, count) = span.map_or((row, 0), |s| (s.from, s.count));

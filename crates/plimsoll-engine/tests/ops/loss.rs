@@ -227,19 +227,16 @@ fn rows_between_labels_are_as_if_they_were_not_there() {
             let (got, expected) =
                 (case.backward(cores, head, &hidden, false), dense.backward(cores, head, &dense_hidden, false));
             let forward = case.forward(cores, head, &hidden);
-            assert_close(&forward, &wide(&got.losses), 1e-6, "forward losses");
-            assert_eq!(got.grad, expected.grad);
+            assert_eq!(forward, got.losses);
+            assert_close(&got.grad, &wide(&expected.grad), 3e-6, "head");
             let mut nth = 0;
             for row in 0..rows {
                 let (loss, dhidden) = (got.losses[row], &got.dhidden[row * width..][..width]);
                 if case.labels[row] == IGNORE {
                     assert!(loss == 0.0 && forward[row] == 0.0 && dhidden.iter().all(|d| d.to_bits() == 0), "{row}");
                 } else {
-                    assert_eq!(
-                        (loss, dhidden),
-                        (expected.losses[nth], &expected.dhidden[nth * width..][..width]),
-                        "{row}"
-                    );
+                    assert_close(&[loss], &[f64::from(expected.losses[nth])], 1e-6, "loss");
+                    assert_close(dhidden, &wide(&expected.dhidden[nth * width..][..width]), 1e-6, "hidden");
                     nth += 1;
                 }
             }

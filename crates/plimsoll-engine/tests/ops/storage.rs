@@ -55,7 +55,7 @@ fn exact_half(half: u16, exponent_bits: u32) -> f64 {
 fn every_pattern_of_sixteen_bits_decodes_to_its_number_and_comes_back() {
     for simd in levels() {
         for (dtype, exponent_bits) in [(Dtype::Bf16, 8), (Dtype::F16, 5)] {
-            let words: Vec<f32> = (0..1u32 << 15).map(|i| f32::from_bits(2 * i | (2 * i + 1) << 16)).collect();
+            let words: Vec<f32> = (0..1u32 << 15).map(|i| f32::from_bits((2 * i) | ((2 * i + 1) << 16))).collect();
             let mut values = unwritten(1 << 16);
             Weights::new(&words, dtype, 1 << 16).decode(*simd, 0, &mut values);
             for (half, value) in values.iter().enumerate() {
