@@ -9,6 +9,7 @@ use plimsoll_machine::{Bytes, Headroom, Root};
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
 use plimsoll_plan::program::{Program, compile_inference};
+use plimsoll_plan::spec::T5Spec;
 use plimsoll_plan::t5::GenerateShape;
 
 use crate::job::run_folder;
@@ -43,11 +44,18 @@ pub fn model_folder(from: &Path) -> Result<PathBuf, Fail> {
     })
 }
 
+/// The spec of a T5, the only family that has tapes.
+pub fn t5(folder: &ModelFolder) -> Result<&T5Spec, Fail> {
+    let fact =
+        || Fail::usage(format!("`{}` holds a decoder; only T5 and MT5 models can be run", folder.dir().display()));
+    folder.spec().t5().ok_or_else(fact)
+}
+
 /// Opens a model.
 pub fn open(from: &Path) -> Result<Opened, Fail> {
     let dir = model_folder(from)?;
     let (folder, weights) = ModelFolder::open_with_weights(&dir).or_usage()?;
-    let spec = folder.spec();
+    let spec = t5(&folder)?;
     let tokenizer =
         TextTokenizer::load(&folder.tokenizer_path().or_usage()?, spec.vocab, spec.eos_id, spec.pad_id).or_usage()?;
     Ok(Opened { tokenizer: Arc::new(tokenizer), folder, weights })
@@ -57,7 +65,7 @@ impl Opened {
     /// The program, refused where the machine cannot give its memory.
     pub fn program(&self, eval: Option<(BatchShape, usize)>, generate: Option<GenerateShape>) -> Result<Program, Fail> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let program = compile_inference(self.folder.spec(), eval, generate, threads, simd::detect());
+        let program = compile_inference(t5(&self.folder)?, eval, generate, threads, simd::detect());
         let needed = Bytes(program.parts.words() as u64 * 4);
         let usable = Headroom::find(&Root::system())?.read()?;
         if needed > usable {

@@ -24,6 +24,7 @@ use plimsoll_plan::spec::T5Spec;
 use self::budget::Budgets;
 use crate::args::Init;
 use crate::heap::{self, Role};
+use crate::inference::t5;
 use crate::job::recompute::Recompute;
 use crate::render::{Fail, OrFail};
 use crate::settings::{RunLength, Settings};
@@ -93,7 +94,7 @@ pub fn prepare(
             (folder, Some(weights))
         }
     };
-    let mut spec = folder.spec().clone();
+    let mut spec = t5(&folder)?.clone();
     if let Some(dropout) = settings.dropout {
         spec.dropout = dropout as f32;
     }

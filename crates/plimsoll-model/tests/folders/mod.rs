@@ -1,11 +1,11 @@
-//! Small T5 folders for the tests, made by hand: config, tokenizer stub, weights with known numbers.
+//! Small folders for the tests, made by hand: config, tokenizer stub, weights with known numbers.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::path::Path;
 
 use plimsoll_model::{TensorView, write_safetensors};
-use plimsoll_plan::spec::{Param, T5Spec, t5_params};
+use plimsoll_plan::spec::{ModelSpec, Param};
 use serde_json::{Value, json};
 
 /// A config of the smallest T5 that still has every part.
@@ -47,8 +47,8 @@ pub fn views<'a>(params: &'a [Param], data: &'a [Vec<f32>]) -> Vec<TensorView<'a
 }
 
 /// Writes the weights of this spec as model.safetensors; returns the parameters and their numbers.
-pub fn write_weights(dir: &Path, spec: &T5Spec) -> (Vec<Param>, Vec<Vec<f32>>) {
-    let params = t5_params(spec);
+pub fn write_weights(dir: &Path, spec: &ModelSpec) -> (Vec<Param>, Vec<Vec<f32>>) {
+    let params = spec.params();
     let data = numbers(&params);
     write_file(&dir.join("model.safetensors"), &views(&params, &data));
     (params, data)

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use plimsoll_data::{Cursor, DataFacts};
 use plimsoll_engine::{Engine, Snapshot};
 use plimsoll_machine::Bytes;
-use plimsoll_model::{Existing, TensorView, WeightFiles, save_model, write_safetensors};
+use plimsoll_model::{Existing, TensorView, Views, WeightFiles, save_model, write_safetensors};
 use plimsoll_plan::choose::Plan;
+use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::t5::{Choices, optimizer_state};
 use plimsoll_plan::tiles::Simd;
 use plimsoll_recover::{checkpoint, room_for};
@@ -308,5 +309,6 @@ fn same_data(step: u64, then: &DataFacts, now: &DataFacts) -> Result<(), Fail> {
 pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
     let folder = &run.prepared.folder;
     let weights = run.layout.params(&run.engine);
-    Ok(save_model(dir, folder.config(), folder.spec(), &weights, folder.dir(), Existing::Replace)?)
+    let mut views = Views::new(&folder.spec().params(), &weights)?;
+    Ok(save_model(dir, folder.config(), folder.spec(), Dtype::F32, &mut views, folder.dir(), Existing::Replace)?)
 }
