@@ -28,7 +28,7 @@ fn with_generator<R: Send>(
     beams: usize,
     f: impl FnOnce(&mut Engine) -> R + Send,
 ) -> R {
-    let eval = BatchShape { samples: 6, source_len: SOURCE_LEN, target_len: MAX_NEW };
+    let eval = BatchShape { samples: 6, source_len: SOURCE_LEN, target_len: MAX_NEW, documents: 1 };
     let shape = GenerateShape { prompts, beams, source_len: SOURCE_LEN, max_new: MAX_NEW };
     let program = compile_inference(&fixture.spec, Some((eval, 32)), Some(shape), 2, plimsoll_engine::simd::detect());
     let run = move || {
@@ -197,7 +197,7 @@ fn one_new_token_is_the_first_of_many() {
 #[test]
 fn what_was_not_planned_is_refused_with_both_numbers() {
     let fixture = Fixture::load("v10_tied_padded");
-    let eval = BatchShape { samples: 1, source_len: 4, target_len: 4 };
+    let eval = BatchShape { samples: 1, source_len: 4, target_len: 4, documents: 1 };
     let program = compile_inference(&fixture.spec, Some((eval, 32)), None, 2, plimsoll_engine::simd::detect());
     with_cores(
         2,

@@ -31,7 +31,12 @@ pub struct Outline {
 impl Outline {
     /// Goes through the tapes of these choices once; `store` is theirs.
     pub fn of(job: &Job, store: &Store, choices: &Choices) -> Outline {
-        let shape = BatchShape { samples: choices.micro_batch, source_len: job.source_len, target_len: job.target_len };
+        let shape = BatchShape {
+            samples: choices.micro_batch,
+            source_len: job.source_len,
+            target_len: job.target_len,
+            documents: 1,
+        };
         let rows = rows_of(&shape);
         let mut micro = t5::micro_tape(&job.spec, store, shape, choices);
         let update = (!choices.optimizer_in_backward).then(|| t5::update_tape(store));

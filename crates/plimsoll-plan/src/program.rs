@@ -176,7 +176,12 @@ fn generation_rows(shape: &GenerateShape) -> MaxRows {
 
 /// Places every tape of a job.
 pub fn compile(job: &Job, choices: &Choices) -> Program {
-    let shape = BatchShape { samples: choices.micro_batch, source_len: job.source_len, target_len: job.target_len };
+    let shape = BatchShape {
+        samples: choices.micro_batch,
+        source_len: job.source_len,
+        target_len: job.target_len,
+        documents: 1,
+    };
     let rows = rows_of(&shape);
     let store = store_of(job, choices.optimizer_in_backward);
     let micro = t5::micro_tape(&job.spec, &store, shape, choices);
@@ -247,7 +252,7 @@ pub fn compile_inference(
 ) -> Program {
     let store = t5::store(spec, None, false);
     let (mut transient, mut work) = (0, 0);
-    let staged = eval.map_or(BatchShape { samples: 1, source_len: 1, target_len: 1 }, |(shape, _)| shape);
+    let staged = eval.map_or(BatchShape { samples: 1, source_len: 1, target_len: 1, documents: 1 }, |(shape, _)| shape);
     let eval = eval.map(|(shape, chunk)| {
         let tape = t5::eval_tape(spec, &store, shape, chunk);
         Placed { places: place(&tape), tape, rows: rows_of(&shape) }

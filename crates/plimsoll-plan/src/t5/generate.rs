@@ -34,7 +34,7 @@ pub struct Generation {
 
 /// The encoder pass and the decoding step on one tape.
 pub fn generation(spec: &T5Spec, store: &Store, shape: GenerateShape) -> Generation {
-    let batch = BatchShape { samples: shape.prompts, source_len: shape.source_len, target_len: 1 };
+    let batch = BatchShape { samples: shape.prompts, source_len: shape.source_len, target_len: 1, documents: 1 };
     let mut pass = Pass::new(spec, store, batch, false);
     let encoder_bias = pass.bias(Stack::Encoder);
     let mut x = pass.embed(Stack::Encoder);
