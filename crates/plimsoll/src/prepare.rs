@@ -144,7 +144,7 @@ pub fn prepare(
     let facts = sources.load_facts(order);
     let eval_facts = eval.as_ref().map(|e| e.load_facts(Order::new(0, false)));
     let heap_of = |facts: &LoadFacts, samples: usize, threads: usize| {
-        let shape = BatchShape { samples, source_len, target_len };
+        let shape = BatchShape { samples, source_len, target_len, documents: 1 };
         Bytes(loader_heap(facts, shape, threads, PREFETCH).total_bytes())
     };
     let loader = |samples: usize, threads: usize| {

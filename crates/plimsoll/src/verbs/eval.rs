@@ -28,7 +28,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Fail> {
     };
     let columns = Columns { source: settings.source.clone(), target: settings.target.clone() };
     let sources = Arc::new(Sources::open(std::slice::from_ref(data), columns).or_usage()?);
-    let shape = BatchShape { samples: SAMPLES, source_len: plan.source_len, target_len: plan.target_len };
+    let shape = BatchShape { samples: SAMPLES, source_len: plan.source_len, target_len: plan.target_len, documents: 1 };
     let generate = GenerateShape { prompts: SAMPLES, beams: 1, source_len: plan.source_len, max_new: plan.target_len };
     let program = opened.program(Some((shape, CHUNK)), Some(generate))?;
     let found = opened.with_engine(program, |engine| evaluate(engine, &sources, &opened.tokenizer, None, &|| false))?;

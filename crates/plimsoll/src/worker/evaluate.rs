@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{RowTexts, Sources, TextTokenizer, eval_batches, score};
+use plimsoll_data::{Recipe, RowTexts, Sources, TextTokenizer, eval_batches, score};
 use plimsoll_engine::{Engine, GenerateOptions, Loss};
 
 use crate::heap::{self, Role};
@@ -56,7 +56,7 @@ pub fn evaluate(
     let shape = engine.program().shape;
     let hook = Some(loader_hook());
     let (s, t) = (sources.clone(), tokenizer.clone());
-    let mut batches = heap::on_behalf(Role::Loader, || eval_batches(s, t, shape, 1, PREFETCH, hook))?;
+    let mut batches = heap::on_behalf(Role::Loader, || eval_batches(s, t, Recipe::pairs(), shape, 1, PREFETCH, hook))?;
     let mut loss = Loss::default();
     let mut stopped = stop();
     while !stopped && let Some(facts) = batches.next(engine.slot())? {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{Cursor, Loader, LoaderSettings};
+use plimsoll_data::{Cursor, Loader, LoaderSettings, Recipe};
 use plimsoll_engine::{Engine, MicroStep, NotFinite, Snapshot, Updated, Updates};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::Plan;
@@ -315,7 +315,7 @@ impl<'a> Run<'a> {
         };
         let Prepared { sources, tokenizer, order, .. } = &self.prepared;
         let (sources, order, tokenizer) = (sources.clone(), *order, tokenizer.clone());
-        Ok(heap::on_behalf(Role::Loader, || Loader::start(sources, order, tokenizer, settings))?)
+        Ok(heap::on_behalf(Role::Loader, || Loader::start(sources, order, tokenizer, Recipe::pairs(), settings))?)
     }
 
     fn train(&mut self, wall_before: f64, began: Instant) -> Result<End, Fail> {
