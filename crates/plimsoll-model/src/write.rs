@@ -29,6 +29,42 @@ pub struct TensorView<'a> {
     pub data: &'a [f32],
 }
 
+/// One tensor to be written as it is stored, in f32 or bf16.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredView<'a> {
+    /// Its name in the file.
+    pub name: &'a str,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// How its elements are stored.
+    pub dtype: Dtype,
+    /// Its elements, in this machine's order of bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Writes tensors as they are stored, in the order given. Returns the number of bytes written.
+pub fn write_stored(sink: &mut dyn Write, tensors: &[StoredView<'_>]) -> Result<u64, ModelError> {
+    for StoredView { name, shape, dtype, bytes } in tensors {
+        let width = match dtype {
+            Dtype::F32 => 4,
+            Dtype::Bf16 => 2,
+            dtype => return Err(ModelError::DtypeNotSaved { dtype: *dtype }),
+        };
+        let expected = shape.iter().product();
+        if bytes.len() != width * expected {
+            return Err(ModelError::SliceLength { tensor: name.to_string(), expected, got: bytes.len() / width });
+        }
+    }
+    let header = header(&[], tensors.iter().map(|t| (t.name, t.shape, t.dtype)))?;
+    let mut written = begin(sink, &header)?;
+    for tensor in tensors {
+        sink.write_all(tensor.bytes).map_err(ModelError::Sink)?;
+        written += tensor.bytes.len() as u64;
+    }
+    sink.flush().map_err(ModelError::Sink)?;
+    Ok(written)
+}
+
 /// One tensor to be written from a source.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
@@ -72,7 +108,7 @@ pub(crate) fn write_from(
     if !matches!(dtype, Dtype::F32 | Dtype::Bf16) {
         return Err(ModelError::DtypeNotSaved { dtype });
     }
-    let header = header(&[], dtype, tensors.iter().map(|t| (t.name.as_str(), &t.shape[..])))?;
+    let header = header(&[], tensors.iter().map(|t| (t.name.as_str(), &t.shape[..], dtype)))?;
     let mut written = begin(sink, &header)?;
     let most = tensors.iter().map(|t| t.shape.iter().product()).max().unwrap_or(0);
     let mut buffer = vec![0.0f32; AT_ONCE.min(most)];
@@ -122,24 +158,23 @@ fn header_of_views(metadata: &[(&str, &str)], tensors: &[TensorView<'_>]) -> Res
             return Err(ModelError::SliceLength { tensor: tensor.name.into(), expected, got: tensor.data.len() });
         }
     }
-    header(metadata, Dtype::F32, tensors.iter().map(|t| (t.name, t.shape)))
+    header(metadata, tensors.iter().map(|t| (t.name, t.shape, Dtype::F32)))
 }
 
 /// The header's JSON, padded with spaces so that the data begin at a multiple of eight.
 fn header<'a>(
     metadata: &[(&str, &str)],
-    dtype: Dtype,
-    tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
+    tensors: impl Iterator<Item = (&'a str, &'a [usize], Dtype)>,
 ) -> Result<String, ModelError> {
     let mut texts: serde_json::Map<String, serde_json::Value> =
         metadata.iter().map(|(key, value)| (key.to_string(), (*value).into())).collect();
     texts.entry("format").or_insert("pt".into());
     let mut header = format!("{{{}:{}", quoted(METADATA_KEY), serde_json::Value::Object(texts));
 
-    let (kind, element_bytes) = if dtype == Dtype::Bf16 { ("BF16", 2) } else { ("F32", 4) };
     let mut names = BTreeSet::new();
     let mut begin = 0;
-    for (name, shape) in tensors {
+    for (name, shape, dtype) in tensors {
+        let (kind, element_bytes) = if dtype == Dtype::Bf16 { ("BF16", 2) } else { ("F32", 4) };
         if name == METADATA_KEY {
             return Err(ModelError::ReservedName { tensor: name.into() });
         }

@@ -22,6 +22,8 @@ pub struct Pins {
     pub micro_batch: Option<usize>,
     /// Blocks computed again.
     pub recompute: Option<usize>,
+    /// Blocks behind those whose attention alone is; none where only `recompute` is held.
+    pub recompute_attention: Option<usize>,
     /// Rows of logits at a time.
     pub loss_chunk: Option<usize>,
     /// Updates inside the backward pass.

@@ -15,7 +15,7 @@ use crate::store::store;
 use crate::tape::{Id, Role, Store, Tape};
 use crate::tiles::{Simd, Tiles};
 use crate::train::OptimizerSpec;
-use crate::trained::{Storage, TrainSpec};
+use crate::trained::{LoraSpec, Storage, TrainSpec};
 
 /// What evaluation runs besides the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +49,27 @@ pub struct Job {
     pub clip: bool,
     /// Evaluation during the run.
     pub eval: Option<EvalJob>,
+    /// What else may be changed where it does not fit.
+    pub allow: Allow,
     /// Compute threads.
     pub threads: usize,
     /// Instruction set level.
     pub simd: Simd,
+}
+
+/// Other-result rungs that a plan may take where nothing with the same result fits; none unless the job says so.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Allow {
+    /// Trained matrices in bf16, with stochastic rounding.
+    pub bf16_weights: bool,
+    /// AdamW's moments in 8 bits.
+    pub adamw8bit: bool,
+    /// LoRA in place of training every weight.
+    pub lora: Option<LoraSpec>,
+    /// Frozen matrices of blocks in this form, under LoRA.
+    pub quantise: Option<Dtype>,
+    /// Shorter samples, down to so many tokens.
+    pub shorter: Option<usize>,
 }
 
 impl Job {
@@ -75,6 +92,7 @@ impl Job {
             optimizer,
             clip: false,
             eval: None,
+            allow: Allow::default(),
             threads,
             simd,
         }
