@@ -164,5 +164,5 @@ fn absmax(values: &[f32]) -> f32 {
 fn signed_byte(value: f32) -> u8 {
     // Numbers above this one are whole, so adding it rounds, and its lowest bits are the sum's.
     const WHOLE: f32 = 12_582_912.0;
-    (value.max(-127.0).min(127.0) + WHOLE).to_bits() as u8
+    (value.clamp(-127.0, 127.0) + WHOLE).to_bits() as u8
 }
