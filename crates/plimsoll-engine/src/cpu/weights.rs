@@ -161,3 +161,11 @@ fn bytes_mut(words: &mut [f32]) -> &mut [u8] {
 fn absmax(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().map(|v| v.abs().to_bits()).max().unwrap_or(0))
 }
+
+/// The nearest of -127 ..= 127, ties to even, as the bits of a signed byte; something where there is no number.
+#[inline(always)]
+fn signed_byte(value: f32) -> u8 {
+    // Numbers above this one are whole, so adding it rounds, and its lowest bits are the sum's.
+    const WHOLE: f32 = 12_582_912.0;
+    (value.clamp(-127.0, 127.0) + WHOLE).to_bits() as u8
+}

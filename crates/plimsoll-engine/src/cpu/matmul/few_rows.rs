@@ -61,34 +61,52 @@ pub(super) unsafe fn few_rows(simd: Simd, m: usize, n: usize, k: usize, a: Matri
 leveled! {
     /// Adds the products of rows with a piece of one column, from depth `from` on, to their lanes.
     fn accumulate(rows: &[&[f32]], from: usize, piece: &[f32], lanes: &mut Lanes) {
-        for (rows, lanes) in rows.chunks(4).zip(lanes.as_chunks_mut::<4>().0) {
-            match *rows {
-                [a] => products([a], from, piece, lanes),
-                [a, b] => products([a, b], from, piece, lanes),
-                [a, b, c] => products([a, b, c], from, piece, lanes),
-                [a, b, c, d] => products([a, b, c, d], from, piece, lanes),
-                _ => {}
-            }
+        let part = |row: usize| &rows[row][from..][..piece.len()];
+        let mut row = 0;
+        while row + 4 <= rows.len() {
+            let onto = lanes[row..].first_chunk_mut().expect("four rows are left");
+            four([part(row), part(row + 1), part(row + 2), part(row + 3)], piece, onto);
+            row += 4;
+        }
+        for row in row..rows.len() {
+            one(part(row), piece, &mut lanes[row]);
         }
     }
 }
 
 #[inline(always)]
-fn products<const ROWS: usize>(rows: [&[f32]; ROWS], from: usize, piece: &[f32], onto: &mut [[f32; LANES]; 4]) {
-    let rows = rows.map(|row| &row[from..][..piece.len()]);
-    let mut lanes: [[f32; LANES]; ROWS] = std::array::from_fn(|row| onto[row]);
-    let split = piece.len() / LANES * LANES;
-    for at in (0..split).step_by(LANES) {
-        for (lanes, row) in lanes.iter_mut().zip(&rows) {
-            for i in 0..LANES {
-                lanes[i] = row[at + i].mul_add(piece[at + i], lanes[i]);
-            }
-        }
+fn one(row: &[f32], piece: &[f32], onto: &mut [f32; LANES]) {
+    let mut lanes = *onto;
+    let (whole, tail) = piece.as_chunks::<LANES>();
+    let (row_whole, row_tail) = row.as_chunks::<LANES>();
+    for (x, p) in row_whole.iter().zip(whole) {
+        step(&mut lanes, x, p);
     }
-    for at in split..piece.len() {
-        for (lanes, row) in lanes.iter_mut().zip(&rows) {
-            lanes[at - split] = row[at].mul_add(piece[at], lanes[at - split]);
-        }
+    lanes.iter_mut().zip(row_tail).zip(tail).for_each(|((lane, x), p)| *lane = x.mul_add(*p, *lane));
+    *onto = lanes;
+}
+
+/// The lanes of each row are a variable of its own, or the compiler keeps none in a register.
+#[inline(always)]
+fn four(rows: [&[f32]; 4], piece: &[f32], onto: &mut [[f32; LANES]; 4]) {
+    let [mut a, mut b, mut c, mut d] = *onto;
+    let (whole, tail) = piece.as_chunks::<LANES>();
+    let [x, y, z, w] = rows.map(|row| row.as_chunks::<LANES>());
+    for ((((x, y), z), w), p) in x.0.iter().zip(y.0).zip(z.0).zip(w.0).zip(whole) {
+        step(&mut a, x, p);
+        step(&mut b, y, p);
+        step(&mut c, z, p);
+        step(&mut d, w, p);
     }
-    onto[..ROWS].copy_from_slice(&lanes);
+    *onto = [a, b, c, d];
+    for (lanes, row) in onto.iter_mut().zip([x.1, y.1, z.1, w.1]) {
+        lanes.iter_mut().zip(row).zip(tail).for_each(|((lane, x), p)| *lane = x.mul_add(*p, *lane));
+    }
+}
+
+#[inline(always)]
+fn step(lanes: &mut [f32; LANES], x: &[f32; LANES], p: &[f32; LANES]) {
+    for i in 0..LANES {
+        lanes[i] = x[i].mul_add(p[i], lanes[i]);
+    }
 }

@@ -3,11 +3,8 @@
 use plimsoll_plan::dtype::{BLOCK, Dtype};
 use plimsoll_plan::tiles::Simd;
 
-use super::{Window, absmax, bytes, bytes_mut};
+use super::{Window, absmax, bytes, bytes_mut, signed_byte};
 use crate::simd::{LANES, leveled};
-
-/// Largest code.
-const MOST: f32 = 127.0;
 
 pub(super) fn decode(simd: Simd, words: &[f32], elements: usize, window: Window, out: &mut [f32], out_stride: usize) {
     let layout = Dtype::Int8.layout(elements).expect("int8 has blocks");
@@ -27,7 +24,9 @@ leveled! {
                 let (codes, codes_tail) = codes[at..at + len].as_chunks::<LANES>();
                 let (run, run_tail) = run.as_chunks_mut::<LANES>();
                 for (out, codes) in run.iter_mut().zip(codes) {
-                    *out = codes.map(|code| f32::from(code as i8) * scale);
+                    for i in 0..LANES {
+                        out[i] = f32::from(codes[i] as i8) * scale;
+                    }
                 }
                 run_tail.iter_mut().zip(codes_tail).for_each(|(out, code)| *out = f32::from(*code as i8) * scale);
                 (at, rest) = (at + len, behind);
@@ -48,14 +47,14 @@ pub(super) fn encode(simd: Simd, elements: usize, first: usize, values: &[f32], 
 leveled! {
     /// Writes the codes of one block; its scale.
     fn encode_block(values: &[f32], codes: &mut [u8]) -> f32 {
-        let scale = absmax(values) / MOST;
+        let scale = absmax(values) / 127.0;
         if scale == 0.0 {
             codes.fill(0);
             return 0.0;
         }
         for (code, value) in codes.iter_mut().zip(values) {
             // A scale that is nearly nothing is rounded itself, so a quotient may lie above the last code.
-            *code = (value / scale).round_ties_even().clamp(-MOST, MOST) as i8 as u8;
+            *code = signed_byte(value / scale);
         }
         scale
     }

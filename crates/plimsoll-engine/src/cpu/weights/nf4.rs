@@ -7,7 +7,7 @@
 use plimsoll_plan::dtype::{BLOCK, BLOCKS, Dtype, GROUP, NF4_LEVELS};
 use plimsoll_plan::tiles::Simd;
 
-use super::{Window, absmax, bytes, bytes_mut};
+use super::{Window, absmax, bytes, bytes_mut, signed_byte};
 use crate::simd::leveled;
 
 /// The code of zero.
@@ -166,8 +166,7 @@ leveled! {
         let apart = most.iter().fold(0.0f32, |apart, m| apart.max((m - offset).abs()));
         let scale = apart / 127.0;
         for (byte, most) in blocks.iter_mut().zip(most) {
-            // Not a number where the scale is zero, and then zero.
-            *byte = ((*most - offset) / scale).round_ties_even().clamp(-127.0, 127.0) as i8 as u8;
+            *byte = if scale == 0.0 { 0 } else { signed_byte((*most - offset) / scale) };
         }
         for ((block, codes), byte) in values.chunks(BLOCK).zip(codes.chunks_mut(BLOCK / 2)).zip(blocks) {
             let absmax = scaled(offset, scale, *byte);

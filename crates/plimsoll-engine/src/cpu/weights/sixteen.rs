@@ -2,12 +2,12 @@
 //! NaN's payload included, which is why the processor's own conversion (it quiets NaN) is not used.
 
 use super::Window;
-use crate::simd::{LANES, leveled};
+use crate::simd::leveled;
 
 /// 2^112: from f16's exponents to f32's.
 const REBIAS: f32 = f32::from_bits(0x7780_0000);
 /// Magnitudes of f16 from here on are infinite or not numbers.
-const F16_INFINITE: u16 = 0x7C00;
+const F16_INFINITE: u32 = 0x7C00;
 
 #[inline(always)]
 fn from_bf16(half: u16) -> f32 {
@@ -16,12 +16,12 @@ fn from_bf16(half: u16) -> f32 {
 
 #[inline(always)]
 fn from_f16(half: u16) -> f32 {
-    let magnitude = half & 0x7FFF;
-    let shifted = u32::from(magnitude) << 13;
+    let half = u32::from(half);
+    let shifted = (half & 0x7FFF) << 13;
     // A product that is exact, for f16's subnormals as well.
     let finite = (f32::from_bits(shifted) * REBIAS).to_bits();
-    let bits = if magnitude >= F16_INFINITE { shifted | 0x7F80_0000 } else { finite };
-    f32::from_bits(bits | u32::from(half & 0x8000) << 16)
+    let bits = if shifted >= F16_INFINITE << 13 { shifted | 0x7F80_0000 } else { finite };
+    f32::from_bits(bits | (half & 0x8000) << 16)
 }
 
 #[inline(always)]
@@ -42,10 +42,10 @@ fn to_f16(value: f32) -> u16 {
     // Below 2^-14 the addition of 0.5 rounds at f16's last place, 2^-24.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let payload = magnitude >> 13 & 0x3FF;
-    let nan = u32::from(F16_INFINITE) | payload | u32::from(payload == 0) << 9;
+    let nan = F16_INFINITE | payload | u32::from(payload == 0) << 9;
     let rounded = if magnitude < 113 << 23 { subnormal } else { normal };
     // From 65520 on the nearest is infinite.
-    let finite_or_infinite = if magnitude >= 0x477F_F000 { u32::from(F16_INFINITE) } else { rounded };
+    let finite_or_infinite = if magnitude >= 0x477F_F000 { F16_INFINITE } else { rounded };
     let all = if magnitude > 0x7F80_0000 { nan } else { finite_or_infinite };
     (all | bits >> 16 & 0x8000) as u16
 }
@@ -57,12 +57,8 @@ macro_rules! sixteen {
             pub(super) fn $widen(from: &[u16], window: Window, out: &mut [f32], out_stride: usize) {
                 for row in 0..window.rows {
                     let from = &from[window.first + row * window.stride..][..window.width];
-                    let (from, from_tail) = from.as_chunks::<LANES>();
-                    let (out, out_tail) = out[row * out_stride..][..window.width].as_chunks_mut::<LANES>();
-                    for (out, from) in out.iter_mut().zip(from) {
-                        *out = from.map($from);
-                    }
-                    out_tail.iter_mut().zip(from_tail).for_each(|(out, from)| *out = $from(*from));
+                    let out = &mut out[row * out_stride..][..window.width];
+                    out.iter_mut().zip(from).for_each(|(out, from)| *out = $from(*from));
                 }
             }
         }
