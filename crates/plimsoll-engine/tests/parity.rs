@@ -63,10 +63,7 @@ fn twenty_updates(case: &str, run: &str, optimizer: OptimizerSpec, clip_norm: Op
     let fixture = Fixture::load(case);
     let batches = fixture.train_batches();
     let rows = batches[0].sources.len();
-    let lr = match optimizer {
-        OptimizerSpec::Adafactor { lr, .. } => lr,
-        OptimizerSpec::AdamW { lr, .. } | OptimizerSpec::Sgd { lr, .. } => Some(lr),
-    };
+    let lr = optimizer.lr();
     let job = fixture.job(rows, optimizer, clip_norm.is_some());
     let mut ways = vec![choices(rows / micro_batches)];
     if job.may_update_in_backward(rows / micro_batches) {
