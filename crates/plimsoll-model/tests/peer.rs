@@ -25,13 +25,9 @@ fn python() -> Result<PathBuf, String> {
 }
 
 /// Lets a script of `tests/peer` make its cases, hands each to `ours`, and lets the script judge.
-fn with_peer(script: &str, cases: usize, ours: impl Fn(&Path, &Value)) {
-    let python = match python() {
-        Ok(python) => python,
-        Err(why) => return println!("skipped: {why}"),
-    };
+fn with_peer(python: &Path, script: &str, cases: usize, ours: impl Fn(&Path, &Value)) {
     let root = tempfile::tempdir().unwrap();
-    run(&python, script, "make", root.path());
+    run(python, script, "make", root.path());
     let mut seen = 0;
     for entry in fs_err::read_dir(root.path()).unwrap() {
         let case = entry.unwrap().path();
@@ -40,7 +36,7 @@ fn with_peer(script: &str, cases: usize, ours: impl Fn(&Path, &Value)) {
         seen += 1;
     }
     assert_eq!(seen, cases);
-    run(&python, script, "judge", root.path());
+    run(python, script, "judge", root.path());
 }
 
 fn run(python: &Path, script: &str, verb: &str, root: &Path) {
@@ -75,7 +71,11 @@ fn rewrite(case: &Path) -> ModelFolder {
 
 #[test]
 fn a_t5_that_transformers_made_and_we_rewrote_computes_the_same_in_transformers() {
-    with_peer("models.py", 10, |case, facts| {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    with_peer(&python, "models.py", 10, |case, facts| {
         let folder = rewrite(case);
         let spec = folder.spec().t5().unwrap();
         assert_eq!(facts["tied"], spec.tied, "{}", case.display());
@@ -86,7 +86,11 @@ fn a_t5_that_transformers_made_and_we_rewrote_computes_the_same_in_transformers(
 
 #[test]
 fn a_decoder_that_transformers_made_and_we_rewrote_computes_the_same_in_transformers() {
-    with_peer("decoders.py", 23, |case, facts| {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    with_peer(&python, "decoders.py", 23, |case, facts| {
         let folder = rewrite(case);
         let spec = folder.spec().decoder().unwrap();
         assert_eq!(told(spec), facts["spec"], "{}", case.display());
@@ -99,6 +103,37 @@ fn a_decoder_that_transformers_made_and_we_rewrote_computes_the_same_in_transfor
             }
         }
     });
+}
+
+#[test]
+fn a_config_that_names_its_family_and_nothing_else_means_what_it_means_to_transformers() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let root = tempfile::tempdir().unwrap();
+    run(&python, "decoders.py", "defaults", root.path());
+    for family in ["gpt2", "llama", "mistral", "qwen2", "qwen3"] {
+        let theirs = fs_err::read_to_string(root.path().join(format!("{family}.json"))).unwrap();
+        let theirs: Value = serde_json::from_str(&theirs).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        folders::write_folder(dir.path(), &json!({ "model_type": family }));
+        let folder = ModelFolder::open(dir.path()).unwrap();
+        let spec = folder.spec().decoder().unwrap();
+        let f32_of = |value: &Value| value.as_f64().map(|n| n as f32);
+        for (key, value) in told(spec).as_object().unwrap() {
+            assert_eq!(&theirs[key], value, "{family}: {key}");
+        }
+        assert_eq!(f32_of(&theirs["eps"]), Some(spec.norm_eps), "{family}");
+        assert_eq!(f32_of(&theirs["deviation"]), Some(spec.init_std), "{family}");
+        let theta = match spec.positions {
+            Positions::Learned => None,
+            Positions::Rope(rope) => Some(rope.theta),
+        };
+        assert_eq!(f32_of(&theirs["theta"]), theta, "{family}");
+        let dropouts = [spec.dropout.embedding, spec.dropout.attention, spec.dropout.residual];
+        assert_eq!([0, 1, 2].map(|i| f32_of(&theirs["dropouts"][i])), dropouts.map(Some), "{family}");
+    }
 }
 
 /// What the script tells of a model, in its words.
@@ -118,7 +153,11 @@ fn spec_parameters(spec: &DecoderSpec) -> usize {
 
 #[test]
 fn adapters_go_both_ways_and_a_merge_is_pefts() {
-    with_peer("adapters.py", 8, |case, facts| {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    with_peer(&python, "adapters.py", 8, |case, facts| {
         let base = case.join("base");
         let (folder, weights) = ModelFolder::open_with_weights(&base).unwrap();
         let adapter = AdapterFolder::open(case.join("theirs")).unwrap();

@@ -16,9 +16,28 @@ pub fn config() -> Value {
     })
 }
 
+/// Configs of the smallest decoders that still have every part.
+pub fn decoder_config(family: &str) -> Value {
+    match family {
+        "gpt2" => json!({
+            "model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 10,
+            "bos_token_id": 1, "eos_token_id": 2, "task_specific_params": {"beams": 4},
+        }),
+        _ => json!({
+            "model_type": family, "vocab_size": 20, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 10,
+            "bos_token_id": 1, "eos_token_id": 2, "task_specific_params": {"beams": 4},
+        }),
+    }
+}
+
 /// The config with some keys set; a key set to the text `absent` is removed.
 pub fn config_with(changes: &[(&str, Value)]) -> Value {
-    let mut config = config();
+    changed(config(), changes)
+}
+
+/// A config with some keys set; a key set to the text `absent` is removed.
+pub fn changed(mut config: Value, changes: &[(&str, Value)]) -> Value {
     for (key, value) in changes {
         if *value == json!("absent") {
             config.as_object_mut().unwrap().remove(*key);

@@ -1,6 +1,7 @@
 """The other side of tests/peer.rs: transformers makes small decoders, and judges what Plimsoll made of them.
 
     decoders.py make DIR    DIR/<case>/source and DIR/<case>/facts.json for every case
+    decoders.py defaults DIR  DIR/<family>.json: what a config that says nothing but its family means
     decoders.py judge DIR   DIR/<case>/rewritten must compute what DIR/<case>/source computes; DIR/<case>/narrow must be
                             it in bf16; DIR/<case>/random, drawn by Plimsoll, must load whole and be spread as
                             transformers would have drawn it
@@ -108,13 +109,13 @@ def facts_of(model):
         "inner": inner,
         "positions": config.max_position_embeddings,
         "windows": windows_of(model),
-        "tied": model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr(),
+        "tied": model.lm_head.weight is model.get_input_embeddings().weight,
         "bos": config.bos_token_id,
-        "eos": eos if isinstance(eos, list) else [eos],
+        "eos": eos if isinstance(eos, list) else [] if eos is None else [eos],
         "pad": config.pad_token_id,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
-    frequencies = None if gpt2 else model.model.rotary_emb.inv_freq.tolist()
+    frequencies = None if gpt2 or model.device.type == "meta" else model.model.rotary_emb.inv_freq.tolist()
     return {"spec": spec, "frequencies": frequencies}
 
 
@@ -171,6 +172,20 @@ def make(root):
         (root / name / "facts.json").write_text(json.dumps(facts_of(model)))
 
 
+def defaults(root):
+    for family in ["gpt2", "llama", "mistral", "qwen2", "qwen3"]:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family))
+        config = model.config
+        facts = facts_of(model)["spec"]
+        facts["eps"] = config.layer_norm_epsilon if family == "gpt2" else config.rms_norm_eps
+        facts["deviation"] = config.initializer_range
+        facts["theta"] = None if family == "gpt2" else config.rope_parameters["rope_theta"]
+        dropouts = ["embd_pdrop", "attn_pdrop", "resid_pdrop"] if family == "gpt2" else ["", "attention_dropout", ""]
+        facts["dropouts"] = [getattr(config, key) if key else 0.0 for key in dropouts]
+        (root / f"{family}.json").write_text(json.dumps(facts))
+
+
 def judge(root):
     for name in CASES:
         source, _ = load(root / name / "source")
@@ -211,4 +226,4 @@ def judge(root):
         print("same:", name)
 
 
-{"make": make, "judge": judge}[sys.argv[1]](Path(sys.argv[2]))
+{"make": make, "defaults": defaults, "judge": judge}[sys.argv[1]](Path(sys.argv[2]))
