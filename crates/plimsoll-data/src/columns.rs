@@ -1,13 +1,15 @@
-//! Which two columns of the data are the source and the target.
+//! Which columns of the data a row is made from.
 //!
-//! Invariant: a guess is only ever one of the usual pairs below, both present, and it says that it was guessed. Languages
+//! Invariant: a guess is only ever one of the usual names below, all present, and it says that it was guessed. Languages
 //! (`en`, `fr`) are not guessed, since nothing says which way to translate.
 
 use std::path::Path;
 
-use crate::DataError;
+use crate::jsonl_row::{Want, WantedCell};
+use crate::{DataError, Kind};
 
-/// The columns asked for; `None` means "guess".
+/// The columns asked for; `None` means "guess". For chats a source alone is the column of messages, and source and target
+/// together are a question and its answer; for texts the source is the text, and there is no target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     /// The column that the model reads.
@@ -16,16 +18,72 @@ pub struct Columns {
     pub target: Option<String>,
 }
 
+/// How columns make a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// Two columns of text.
+    #[default]
+    Pair,
+    /// One column with a list of messages.
+    Messages,
+    /// A task, more of it (which may be empty), and the answer.
+    Instruction,
+    /// One column of text.
+    Text,
+}
+
 /// The columns that will be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChosenColumns {
-    /// The column that the model reads.
+    /// The column that the model reads; that of the messages, of the task, of the text.
     pub source: String,
-    /// The column that the model learns to write.
+    /// The column that the model learns to write; empty where there is one column alone.
     pub target: String,
+    /// The column with more of the task.
+    pub input: Option<String>,
+    /// How they make a row.
+    pub style: Style,
+    /// What a row is.
+    pub kind: Kind,
     /// At least one of them was guessed from its name.
     pub guessed: bool,
 }
+
+impl ChosenColumns {
+    /// What to ask of another file, to read the same columns.
+    pub fn again(&self) -> Columns {
+        let source = Some(self.source.clone());
+        match self.style {
+            Style::Pair => Columns { source, target: Some(self.target.clone()) },
+            Style::Messages | Style::Text => Columns { source, target: None },
+            Style::Instruction => Columns::default(),
+        }
+    }
+
+    /// The cells to read, in the order in which [`crate::row_text::RowText`] has them.
+    pub(crate) fn wants(&self) -> Vec<Want<'_>> {
+        let text = |name| Want { name, cell: WantedCell::Text };
+        match self.style {
+            Style::Pair => vec![text(&self.source), text(&self.target)],
+            Style::Text => vec![text(&self.source)],
+            Style::Messages => vec![Want { name: &self.source, cell: WantedCell::Messages }],
+            Style::Instruction => {
+                let mut wants = vec![text(&self.source), text(&self.target)];
+                wants.extend(self.input.as_deref().map(|name| Want { name, cell: WantedCell::TextOrNothing }));
+                wants
+            }
+        }
+    }
+}
+
+/// Usual names of a column of messages.
+const MESSAGES: &[&str] = &["messages", "conversations", "conversation", "dialog", "chat"];
+
+/// Usual names of a task and its answer, which may have a column `input` beside them.
+const INSTRUCTIONS: &[(&str, &str)] = &[("instruction", "output"), ("instruction", "response")];
+
+/// Usual names of a column of text.
+const TEXTS: &[&str] = &["text", "content", "document"];
 
 /// Usual pairs of names, most telling first. `instruction` goes before `input`, because where all three of instruction,
 /// input and output exist, `input` is empty in most rows.
@@ -55,8 +113,8 @@ const USUAL: &[(&str, &str)] = &[
 ];
 
 impl Columns {
-    /// Decides on two of the columns `present` in `path`; `place` says where they were seen.
-    pub fn choose(&self, path: &Path, place: &str, present: &[String]) -> Result<ChosenColumns, DataError> {
+    /// Decides on columns of those `present` in `path`; `place` says where they were seen.
+    pub fn choose(&self, kind: Kind, path: &Path, place: &str, present: &[String]) -> Result<ChosenColumns, DataError> {
         let has = |name: &str| present.iter().any(|p| p == name);
         for name in [&self.source, &self.target].into_iter().flatten() {
             if !has(name) {
@@ -68,6 +126,42 @@ impl Columns {
                 });
             }
         }
+        let one = |names: &[&str], style: Style| {
+            let guess = || names.iter().copied().find(|name| has(name));
+            let name = self.source.as_deref().or_else(guess)?;
+            let source = name.to_string();
+            Some(ChosenColumns { source, style, kind, guessed: self.source.is_none(), ..ChosenColumns::default() })
+        };
+        let not_guessed = |wanted: &'static str| DataError::ColumnNotGuessed {
+            path: path.into(),
+            wanted,
+            present: present.join(", "),
+        };
+        match kind {
+            Kind::Pairs => self.choose_pair(kind, path, present),
+            Kind::Text => one(TEXTS, Style::Text).ok_or_else(|| not_guessed("the text")),
+            Kind::Chat if self.target.is_some() => self.choose_pair(kind, path, present),
+            Kind::Chat => {
+                if let Some(chosen) = one(MESSAGES, Style::Messages) {
+                    return Ok(chosen);
+                }
+                if let Some(&(source, target)) = INSTRUCTIONS.iter().find(|(s, t)| has(s) && has(t)) {
+                    return Ok(ChosenColumns {
+                        source: source.into(),
+                        target: target.into(),
+                        input: has("input").then(|| "input".into()),
+                        style: Style::Instruction,
+                        kind,
+                        guessed: true,
+                    });
+                }
+                self.choose_pair(kind, path, present).map_err(|_| not_guessed("the messages"))
+            }
+        }
+    }
+
+    fn choose_pair(&self, kind: Kind, path: &Path, present: &[String]) -> Result<ChosenColumns, DataError> {
+        let has = |name: &str| present.iter().any(|p| p == name);
         let (source, target) = match (&self.source, &self.target) {
             (Some(source), Some(target)) => (source.as_str(), target.as_str()),
             (source, target) => {
@@ -93,6 +187,9 @@ impl Columns {
         Ok(ChosenColumns {
             source: source.into(),
             target: target.into(),
+            input: None,
+            style: Style::Pair,
+            kind,
             guessed: self.source.is_none() || self.target.is_none(),
         })
     }
@@ -105,10 +202,32 @@ mod tests {
     fn choose(source: Option<&str>, target: Option<&str>, present: &[&str]) -> Result<ChosenColumns, DataError> {
         let present: Vec<String> = present.iter().map(|s| s.to_string()).collect();
         Columns { source: source.map(Into::into), target: target.map(Into::into) }.choose(
+            Kind::Pairs,
             Path::new("a.jsonl"),
             "line 1",
             &present,
         )
+    }
+
+    fn guess(kind: Kind, present: &[&str]) -> Result<ChosenColumns, DataError> {
+        let present: Vec<String> = present.iter().map(|s| s.to_string()).collect();
+        Columns::default().choose(kind, Path::new("a.jsonl"), "line 1", &present)
+    }
+
+    #[test]
+    fn chats_and_texts_are_found_by_their_usual_names() {
+        let c = guess(Kind::Chat, &["id", "conversations", "prompt", "response"]).unwrap();
+        assert_eq!((c.source.as_str(), c.style), ("conversations", Style::Messages));
+        let c = guess(Kind::Chat, &["instruction", "input", "output"]).unwrap();
+        assert_eq!((c.style, c.input.as_deref()), (Style::Instruction, Some("input")));
+        let c = guess(Kind::Chat, &["prompt", "response"]).unwrap();
+        assert_eq!((c.style, c.target.as_str()), (Style::Pair, "response"));
+        let c = guess(Kind::Text, &["text", "meta"]).unwrap();
+        assert_eq!((c.source.as_str(), c.style), ("text", Style::Text));
+        for kind in [Kind::Chat, Kind::Text] {
+            let e = guess(kind, &["a", "b"]).unwrap_err().to_string();
+            assert!(e.contains("`a, b`"), "{e}");
+        }
     }
 
     #[test]

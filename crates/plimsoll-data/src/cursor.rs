@@ -10,17 +10,25 @@ use serde::{Deserialize, Serialize};
 pub struct Cursor {
     /// Passes over the data that are complete.
     pub epoch: u64,
-    /// Samples consumed of the present pass.
+    /// Rows of the data consumed of the present pass.
     pub position: u64,
+    /// Pieces consumed of the row at `position`, where long texts are split; else 0. Cursors written before there were
+    /// pieces have none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub piece: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Cursor {
-    /// The cursor at the sample with this number in the endless stream.
+    /// The cursor at the row with this number in the endless stream.
     pub fn at(sample: u64, rows: u64) -> Cursor {
-        Cursor { epoch: sample / rows, position: sample % rows }
+        Cursor { epoch: sample / rows, position: sample % rows, piece: 0 }
     }
 
-    /// The number of this sample in the endless stream.
+    /// The number of this row in the endless stream.
     pub fn sample(self, rows: u64) -> u64 {
         self.epoch * rows + self.position
     }

@@ -63,6 +63,80 @@ pub enum DataError {
         /// The columns that are there.
         present: String,
     },
+    /// No column of a usual name was found.
+    #[error("`{path}`: cannot guess the column of {wanted} among `{present}`; name it as the source")]
+    ColumnNotGuessed {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        wanted: &'static str,
+        /// The columns that are there.
+        present: String,
+    },
+    /// A cell that is no list of messages.
+    #[error("`{path}`, {place}: expected a list of messages in column `{column}`, found {found}")]
+    NotMessages {
+        /// The file.
+        path: PathBuf,
+        /// `line 7` or `row 6`.
+        place: String,
+        /// The column.
+        column: String,
+        /// What was found.
+        found: String,
+    },
+    /// A message that is wrong, or a conversation without any.
+    #[error("`{path}`, {place} of column `{column}`: expected {expected}, found {found}")]
+    BadMessage {
+        /// The file.
+        path: PathBuf,
+        /// `line 7, message 2`.
+        place: String,
+        /// The column.
+        column: String,
+        /// What must be there.
+        expected: &'static str,
+        /// What was found.
+        found: String,
+    },
+    /// A chat template that cannot be understood.
+    #[error("the chat template is not valid: {reason}")]
+    BadTemplate {
+        /// What the template engine said.
+        reason: String,
+    },
+    /// A chat template that refused a conversation.
+    #[error("the chat template failed: {reason}")]
+    NotRendered {
+        /// What the template engine, or the template itself, said.
+        reason: String,
+    },
+    /// A template by which the assistant's part cannot be found.
+    #[error(
+        "the chat template writes message {message} in another way when more follows, so the assistant's part cannot be told from the rest; mark it by `{{% generation %}}` in the template"
+    )]
+    PrefixesDoNotNest {
+        /// The assistant's message, from 1.
+        message: usize,
+    },
+    /// A row that could not be turned into tokens.
+    #[error("`{path}`, {place}: {error}")]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// `line 7` or `row 6`.
+        place: String,
+        /// What went wrong with it.
+        error: Box<DataError>,
+    },
+    /// A recipe for other data than these.
+    #[error("the data were opened as {opened:?}, but the recipe is for {asked:?}")]
+    OtherKind {
+        /// How the sources were opened.
+        opened: crate::Kind,
+        /// What the recipe makes.
+        asked: crate::Kind,
+    },
     /// A wanted column is not there.
     #[error("`{path}`, {place}: expected the column `{column}`, found `{present}`")]
     MissingColumn {

@@ -1,36 +1,40 @@
 //! One pass over an evaluation set, in file order, and its texts by row number.
 //!
-//! Invariant: batch b holds rows `b * samples ..`, the same at every evaluation; texts are read a block at a time and
+//! Invariant: batch b holds rows `b * samples ..` (or pieces of them, where texts are split), never packed, the same at
+//! every evaluation; texts are read a block at a time and
 //! only one block is held. It knows no scores and no model.
 
 use std::sync::Arc;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
-use crate::loader::{BatchFacts, Loader, LoaderSettings, ThreadHook};
+use crate::loader::{BatchFacts, Loader, LoaderSettings, ThreadHook, Until};
+use crate::messages::ASSISTANT;
 use crate::sources::ReadScratch;
 use crate::window::Texts;
-use crate::{Cursor, DataError, Order, Sources, TextTokenizer};
+use crate::{Cursor, DataError, Kind, Message, Order, Recipe, Sources, TextTokenizer};
 
-/// Starts one pass over `sources` in file order.
+/// Starts one pass over `sources` in file order, one document a sample.
 pub fn eval_batches(
     sources: Arc<Sources>,
     tokenizer: Arc<TextTokenizer>,
+    recipe: Recipe,
     shape: BatchShape,
     threads: usize,
     prefetch_batches: usize,
     on_thread_start: Option<ThreadHook>,
 ) -> Result<EvalBatches, DataError> {
     let settings = LoaderSettings {
-        shape,
+        shape: BatchShape { documents: 1, ..shape },
         effective_batch: shape.samples,
         threads,
         prefetch_batches,
         cursor: Cursor::default(),
-        limit: Some(sources.rows()),
+        limit: None,
         on_thread_start,
     };
-    let loader = Loader::start(sources.clone(), Order::new(0, false), tokenizer, settings)?;
+    let order = Order::new(0, false);
+    let loader = Loader::start_until(sources.clone(), order, tokenizer, recipe, settings, Until::EpochEnd)?;
     Ok(EvalBatches { loader, rows: RowTexts::new(sources) })
 }
 
@@ -47,10 +51,19 @@ impl EvalBatches {
         Ok((facts.samples > 0).then_some(facts))
     }
 
-    /// Source and target text of row `row`.
+    /// Source and target text of row `row`, as [`RowTexts::pair`].
     pub fn texts(&mut self, row: u64) -> Result<(&str, &str), DataError> {
         self.rows.pair(row)
     }
+}
+
+/// A question to generate an answer to, and the answer that the data have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conversation {
+    /// What comes before the last answer.
+    pub prompt: Vec<Message>,
+    /// The last answer; empty where the assistant never speaks.
+    pub answer: String,
 }
 
 /// Texts by row number, in file order.
@@ -70,7 +83,23 @@ impl RowTexts {
         RowTexts { scratch: ReadScratch::for_sources(&sources), texts, held: None, sources }
     }
 
-    /// Source and target of row `row`. Rows of one block, and blocks in ascending order, are quick.
+    /// The conversation of row `row`, of sources that were opened as chats.
+    pub fn conversation(&mut self, row: u64) -> Result<Conversation, DataError> {
+        let opened = self.sources.kind();
+        if opened != Kind::Chat {
+            return Err(DataError::OtherKind { opened, asked: Kind::Chat });
+        }
+        let (text, _) = self.pair(row)?;
+        let mut messages: Vec<Message> =
+            serde_json::from_str(text).map_err(|e| DataError::NotRendered { reason: e.to_string() })?;
+        let last = messages.iter().rposition(|m| m.role == ASSISTANT);
+        let answer = last.map(|at| std::mem::take(&mut messages[at].content)).unwrap_or_default();
+        messages.truncate(last.unwrap_or(messages.len()));
+        Ok(Conversation { prompt: messages, answer })
+    }
+
+    /// Source and target of row `row`; of a chat its messages as JSON, and of a text the text, with nothing as target.
+    /// Rows of one block, and blocks in ascending order, are quick.
     pub fn pair(&mut self, row: u64) -> Result<(&str, &str), DataError> {
         let rows = self.sources.rows();
         if row >= rows {

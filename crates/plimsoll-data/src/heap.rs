@@ -5,10 +5,12 @@
 
 use plimsoll_plan::batch::BatchShape;
 
+use crate::assemble::Assembler;
 use crate::ring::Slot;
 use crate::tokenizer::{MOST_WEIGHT, clip_bytes};
+use crate::tube::TubeRoom;
 use crate::window::ROW_ENTRY_BYTES;
-use crate::{ColumnPages, DataFacts, Order, Sources};
+use crate::{ColumnPages, DataFacts, Kind, Order, Recipe, Sources};
 
 /// Heap that the tokenizer library takes for each byte (by weight) of the text in work, at most. Measured with
 /// `cargo test --test heap -- --nocapture`: 68 to 138 for words, 289 where each character is a word (Unigram), 787 for
@@ -17,6 +19,14 @@ pub const TOKENIZER_BYTES_PER_TEXT_BYTE: u64 = 320;
 
 /// Heap of a tokenizing thread beside its texts: regex caches, thread-locals, names.
 const THREAD_BYTES: u64 = 256 << 10;
+
+/// Heap for each byte of a conversation's JSON while it is read, parsed and handed to a template: buffers that double, the
+/// messages, their values, and what a template joins before it writes. Short messages are the worst: each of them is a
+/// mapping, and in JSON only 34 bytes.
+const CHAT_BYTES_PER_TEXT_BYTE: u64 = 32;
+
+/// Heap of tokens for each byte (by weight) of a text that is taken whole: at most 4 tokens, in a buffer that doubles.
+const TOKENS_BYTES_PER_TEXT_BYTE: u64 = 48;
 
 /// Heap of one Parquet column reader beside its pages: codec state, header buffers.
 const COLUMN_READER_BYTES: u64 = 256 << 10;
@@ -58,12 +68,24 @@ pub struct LoadFacts {
     pub window_rows: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
+    /// What a row is.
+    #[serde(default)]
+    pub kind: Kind,
+    /// Heap of the chat template.
+    #[serde(default)]
+    pub template_bytes: u64,
 }
 
 impl LoadFacts {
+    /// The facts for a loader with this recipe.
+    pub fn with_recipe(self, recipe: &Recipe) -> LoadFacts {
+        let template_bytes = recipe.template().map_or(0, |template| template.heap_bytes());
+        LoadFacts { kind: recipe.kind(), template_bytes, ..self }
+    }
+
     /// Heap of [`crate::RowTexts`] (in file order), its sources not included.
     pub fn row_texts_bytes(&self) -> u64 {
-        self.window_text_bytes + self.window_rows * ROW_ENTRY_BYTES + read_bytes(&self.data)
+        self.window_text_bytes + self.window_rows * ROW_ENTRY_BYTES + read_bytes(&self.data, self.kind)
     }
 }
 
@@ -76,30 +98,51 @@ impl Sources {
             window_text_bytes: room.text_bytes,
             window_rows: room.rows,
             index_bytes: self.index_bytes(),
+            kind: self.kind(),
+            template_bytes: 0,
         }
     }
 }
 
-/// The most heap that a loader uses, its sources included.
+/// The most heap that a loader uses, its sources and its template (see [`LoadFacts::with_recipe`]) included.
 pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetch_batches: usize) -> LoaderHeap {
-    let ring_entry = size_of::<std::sync::Mutex<Slot>>() as u64 + 1;
+    let ring_bytes = match facts.kind {
+        Kind::Pairs => {
+            let ring_entry = size_of::<std::sync::Mutex<Slot>>() as u64 + 1;
+            prefetch_batches as u64 * (Slot::heap_bytes(shape) + ring_entry)
+        }
+        Kind::Chat | Kind::Text => {
+            let tube = TubeRoom::new(shape.source_len, prefetch_batches * shape.samples);
+            tube.heap_bytes() + Assembler::heap_bytes(shape)
+        }
+    };
+    let thread = match facts.kind {
+        Kind::Pairs => thread_bytes(&facts.data, shape),
+        Kind::Chat => chat_thread_bytes(&facts.data, shape),
+        Kind::Text => text_thread_bytes(&facts.data, shape),
+    };
     LoaderHeap {
         index_bytes: facts.index_bytes,
         window_bytes: facts.window_text_bytes + facts.window_rows * (ROW_ENTRY_BYTES + 4) + facts.data.blocks * 4,
-        read_bytes: read_bytes(&facts.data),
-        ring_bytes: prefetch_batches as u64 * (Slot::heap_bytes(shape) + ring_entry),
-        tokenize_bytes: threads as u64 * thread_bytes(&facts.data, shape),
+        read_bytes: read_bytes(&facts.data, facts.kind),
+        ring_bytes,
+        tokenize_bytes: threads as u64 * thread + facts.template_bytes,
     }
 }
 
 /// Reading one block, JSONL or Parquet: only one thread reads at a time.
-fn read_bytes(facts: &DataFacts) -> u64 {
+fn read_bytes(facts: &DataFacts, kind: Kind) -> u64 {
     let jsonl = match facts.longest_line {
         0 => 0,
         // The parser unescapes into a buffer that doubles: old and new together are three times the text.
         longest => facts.largest_block + facts.longest_source + facts.longest_target + 3 * longest,
     };
-    jsonl + column_bytes(&facts.source_pages) + column_bytes(&facts.target_pages)
+    let chat = match kind {
+        Kind::Chat => CHAT_BYTES_PER_TEXT_BYTE * facts.longest_source,
+        Kind::Pairs | Kind::Text => 0,
+    };
+    let columns = [&facts.source_pages, &facts.target_pages, &facts.input_pages];
+    jsonl + chat + columns.into_iter().map(column_bytes).sum::<u64>()
 }
 
 /// Reading one Parquet column: its dictionary, a stored page, and the page before it while the next is unpacked.
@@ -123,5 +166,26 @@ fn thread_bytes(facts: &DataFacts, shape: BatchShape) -> u64 {
     held(facts.longest_source, shape.source_len)
         + held(facts.longest_target, shape.target_len)
         + heaviest * TOKENIZER_BYTES_PER_TEXT_BYTE
+        + THREAD_BYTES
+}
+
+/// A conversation is parsed and rendered whole, as far as it may be looked at; a template may write more than it was given,
+/// so the tokenizer's share does not know the data.
+fn chat_thread_bytes(facts: &DataFacts, shape: BatchShape) -> u64 {
+    let seen = clip_bytes(shape.source_len + 1) as u64 + 4;
+    // The text itself, and two beginnings of it, in buffers that double.
+    let rendered = 3 * 3 * seen;
+    CHAT_BYTES_PER_TEXT_BYTE * facts.longest_source
+        + rendered
+        + seen * (TOKENIZER_BYTES_PER_TEXT_BYTE + TOKENS_BYTES_PER_TEXT_BYTE)
+        + THREAD_BYTES
+}
+
+/// A text is taken in parts of what may be looked at.
+fn text_thread_bytes(facts: &DataFacts, shape: BatchShape) -> u64 {
+    let most = clip_bytes(shape.source_len + 1) as u64;
+    let weight = (facts.longest_source * MOST_WEIGHT as u64).min(most);
+    3 * facts.longest_source.min(most)
+        + weight * (TOKENIZER_BYTES_PER_TEXT_BYTE + TOKENS_BYTES_PER_TEXT_BYTE)
         + THREAD_BYTES
 }

@@ -12,8 +12,9 @@ use fs_err::File;
 
 use crate::jsonl_row::{self, Row};
 use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
+use crate::row_text::RowText;
 use crate::window::Texts;
-use crate::{ChosenColumns, Columns, DataError};
+use crate::{ChosenColumns, Columns, DataError, Kind, Style};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 const READ_BYTES: usize = 256 << 10;
@@ -23,13 +24,14 @@ const READ_BYTES: usize = 256 << 10;
 pub(crate) fn scan(
     path: &Path,
     file: u32,
+    kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<u64, DataError> {
     let mut reader = BufReader::with_capacity(READ_BYTES, File::open(path)?);
     let mut line = Vec::new();
-    let (mut source, mut target) = (String::new(), String::new());
+    let mut text = RowText::default();
     let (mut offset, mut number, mut block_end) = (0u64, 0u64, 0u64);
     loop {
         line.clear();
@@ -51,11 +53,15 @@ pub(crate) fn scan(
         }
         if chosen.is_none() {
             let keys = jsonl_row::keys(body);
-            *chosen = keys.map(|keys| wanted.choose(path, &format!("line {number}"), &keys)).transpose()?;
+            *chosen = keys.map(|keys| wanted.choose(kind, path, &format!("line {number}"), &keys)).transpose()?;
         }
-        // A first line that is no object has no keys; parsing it below says what is wrong with it.
-        let names = chosen.as_ref().map_or(["", ""], |c| [c.source.as_str(), c.target.as_str()]);
-        check(path, number, body, names, [&mut source, &mut target])?;
+        // A first line that is no object has no keys; parsing it says what is wrong with it.
+        let Some(columns) = chosen else {
+            check(path, number, body, &ChosenColumns::default(), &mut text)?;
+            continue;
+        };
+        check(path, number, body, columns, &mut text)?;
+        let (source, target) = text.texts(columns);
         builder.facts.longest_line = builder.facts.longest_line.max(read as u64);
         let gap = if start >= block_end { (start - block_end).min(u64::from(u32::MAX)) as u32 } else { 0 };
         builder.row(file, start, gap, body.len() as u32, source.len() as u64, target.len() as u64);
@@ -65,26 +71,32 @@ pub(crate) fn scan(
     Ok(offset)
 }
 
-fn check(path: &Path, line: u64, body: &[u8], names: [&str; 2], texts: [&mut String; 2]) -> Result<(), DataError> {
+fn check(path: &Path, line: u64, body: &[u8], columns: &ChosenColumns, text: &mut RowText) -> Result<(), DataError> {
     let path = || path.to_path_buf();
     let place = || format!("line {line}");
+    let wants = columns.wants();
+    let name = |i: usize| wants[i].name.to_string();
     // Without the line end, an object that is cut short is wrong in the last column, not in the first of the next line.
-    let row = jsonl_row::parse(body.trim_ascii_end(), names, texts).map_err(|e| DataError::NotJson {
+    let row = jsonl_row::parse(body.trim_ascii_end(), &wants, &mut text.cells).map_err(|e| DataError::NotJson {
         path: path(),
         line,
         reason: reason(&e),
     })?;
     Err(match row {
-        Row::Pair => return Ok(()),
+        Row::Whole => return text.make(columns).map_err(|fault| fault.at(path(), place(), columns.source.clone())),
         Row::NotAnObject(found) => DataError::NotAnObject { path: path(), line, found },
-        Row::Twice(i) => DataError::DuplicateColumn { path: path(), line, column: names[i].into() },
-        Row::NotAString(i, found) => {
-            DataError::NotAString { path: path(), place: place(), column: names[i].into(), found: found.into() }
+        Row::Twice(i) => DataError::DuplicateColumn { path: path(), line, column: name(i) },
+        Row::Other(i, found) if columns.style == Style::Messages => {
+            DataError::NotMessages { path: path(), place: place(), column: name(i), found: found.into() }
         }
+        Row::Other(i, found) => {
+            DataError::NotAString { path: path(), place: place(), column: name(i), found: found.into() }
+        }
+        Row::BadMessage(i, fault) => fault.at(path(), place(), name(i)),
         Row::Missing(i) => DataError::MissingColumn {
             path: path(),
             place: place(),
-            column: names[i].into(),
+            column: name(i),
             present: jsonl_row::keys(body).unwrap_or_default().join(", "),
         },
     })
@@ -105,18 +117,13 @@ fn is_blank(line: &[u8]) -> bool {
 #[derive(Default)]
 pub(crate) struct JsonlScratch {
     raw: Vec<u8>,
-    source: String,
-    target: String,
+    text: RowText,
 }
 
 impl JsonlScratch {
     /// With room for the largest block and the longest texts.
     pub fn with_room(raw: usize, source: usize, target: usize) -> JsonlScratch {
-        JsonlScratch {
-            raw: Vec::with_capacity(raw),
-            source: String::with_capacity(source),
-            target: String::with_capacity(target),
-        }
+        JsonlScratch { raw: Vec::with_capacity(raw), text: RowText::with_room(source, target) }
     }
 }
 
@@ -142,12 +149,18 @@ pub(crate) fn read(
     }
     scratch.raw.resize(block.raw_bytes as usize, 0);
     file.file().read_exact_at(&mut scratch.raw, block.place)?;
-    let names = [columns.source.as_str(), columns.target.as_str()];
+    let wants = columns.wants();
     let mut rows = 0;
     for line in scratch.raw.split(|b| *b == b'\n').filter(|line| !is_blank(line)) {
-        match jsonl_row::parse(line, names, [&mut scratch.source, &mut scratch.target]) {
-            Ok(Row::Pair) => texts.push(&scratch.source, &scratch.target),
-            Ok(other) => return Err(changed("a pair of strings".into(), format!("{other:?}"))),
+        match jsonl_row::parse(line, &wants, &mut scratch.text.cells) {
+            Ok(Row::Whole) => match scratch.text.make(columns) {
+                Ok(()) => {
+                    let (source, target) = scratch.text.texts(columns);
+                    texts.push(source, target);
+                }
+                Err(fault) => return Err(changed("a conversation".into(), fault.found)),
+            },
+            Ok(other) => return Err(changed("a row as it was".into(), format!("{other:?}"))),
             Err(e) => return Err(changed("a JSON object".into(), reason(&e))),
         }
         rows += 1;
@@ -156,4 +169,27 @@ pub(crate) fn read(
         return Err(changed(format!("{} rows", block.rows), format!("{rows} rows")));
     }
     Ok(())
+}
+
+/// The number, from 1, of the line that holds row `row` of `block`. Reads the file up to there, in small pieces; for
+/// messages only.
+pub(crate) fn line_of(path: &Path, block: Block, row: u32) -> Result<u64, DataError> {
+    let mut reader = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+    let mut line = Vec::new();
+    let (mut offset, mut number, mut seen) = (0u64, 0u64, 0u32);
+    loop {
+        line.clear();
+        let read = reader.read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(number);
+        }
+        number += 1;
+        offset += read as u64;
+        if offset > block.place && !is_blank(&line) {
+            if seen == row {
+                return Ok(number);
+            }
+            seen += 1;
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! One JSONL line: takes the two wanted strings out of an object without building the rest of it.
+//! One JSONL line: takes the wanted cells out of an object without building the rest of it.
 //!
 //! Invariant: what a line may be wrong in is a value ([`Row`]), not a text; only broken JSON is the parser's error. It
 //! knows no file and no line number.
@@ -7,25 +7,49 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::messages::{MessageFault, MessagesCell, NotMessages};
+
+/// A column to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Want<'a> {
+    pub name: &'a str,
+    pub cell: WantedCell,
+}
+
+/// What its cells hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WantedCell {
+    Text,
+    /// Text; null and absence are read as the empty text.
+    TextOrNothing,
+    /// A list of messages, or text with such a list.
+    Messages,
+}
+
 /// What a line turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// Both columns are strings; they lie in the buffers.
-    Pair,
+    /// All columns are as wanted; they lie in the buffers.
+    Whole,
     /// JSON, but not an object.
     NotAnObject(&'static str),
-    /// A wanted column (0 source, 1 target) is missing.
+    /// A wanted column (by its index) is missing.
     Missing(usize),
     /// A wanted column is there twice.
     Twice(usize),
     /// A wanted column holds something else.
-    NotAString(usize, &'static str),
+    Other(usize, &'static str),
+    /// A wanted column holds messages, and one of them is wrong.
+    BadMessage(usize, MessageFault),
 }
 
-/// Parses `line` and puts the columns named `names` into `texts`.
-pub(crate) fn parse(line: &[u8], names: [&str; 2], texts: [&mut String; 2]) -> Result<Row, serde_json::Error> {
+/// Most columns that make a row.
+pub(crate) const MOST_COLUMNS: usize = 3;
+
+/// Parses `line` and puts the columns `wants` into `texts`.
+pub(crate) fn parse(line: &[u8], wants: &[Want<'_>], texts: &mut [String]) -> Result<Row, serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(line);
-    let row = Object { names, texts }.deserialize(&mut parser)?;
+    let row = Object { wants, texts }.deserialize(&mut parser)?;
     parser.end()?;
     Ok(row)
 }
@@ -50,8 +74,8 @@ pub(crate) fn keys(line: &[u8]) -> Option<Vec<String>> {
 }
 
 struct Object<'a> {
-    names: [&'a str; 2],
-    texts: [&'a mut String; 2],
+    wants: &'a [Want<'a>],
+    texts: &'a mut [String],
 }
 
 impl<'de> DeserializeSeed<'de> for Object<'_> {
@@ -61,9 +85,16 @@ impl<'de> DeserializeSeed<'de> for Object<'_> {
     }
 }
 
-/// The visits that both visitors answer with the name of what they met.
+/// The visits that visitors answer with the name of what they met; with `no_list`, all but that of a list.
 macro_rules! name_what_is_met {
     ($value:ty, $wrap:expr) => {
+        name_what_is_met!($value, $wrap, no_list);
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<$value, A::Error> {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok($wrap("an array"))
+        }
+    };
+    ($value:ty, $wrap:expr, no_list) => {
         fn visit_bool<E>(self, _: bool) -> Result<$value, E> {
             Ok($wrap("a boolean"))
         }
@@ -79,12 +110,9 @@ macro_rules! name_what_is_met {
         fn visit_unit<E>(self) -> Result<$value, E> {
             Ok($wrap("null"))
         }
-        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<$value, A::Error> {
-            while seq.next_element::<IgnoredAny>()?.is_some() {}
-            Ok($wrap("an array"))
-        }
     };
 }
+pub(crate) use name_what_is_met;
 
 impl<'de> Visitor<'de> for Object<'_> {
     type Value = Row;
@@ -100,9 +128,9 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row, A::Error> {
-        let mut seen = [false; 2];
+        let mut seen = [false; MOST_COLUMNS];
         let mut fault = None;
-        while let Some(which) = map.next_key_seed(Key(self.names))? {
+        while let Some(which) = map.next_key_seed(Key(self.wants))? {
             let Some(i) = which else {
                 map.next_value::<IgnoredAny>()?;
                 continue;
@@ -111,17 +139,35 @@ impl<'de> Visitor<'de> for Object<'_> {
                 fault = fault.or(Some(Row::Twice(i)));
             }
             seen[i] = true;
-            if let Some(found) = map.next_value_seed(Cell(self.texts[i]))? {
-                fault = fault.or(Some(Row::NotAString(i, found)));
+            let text = &mut self.texts[i];
+            fault = fault.or(match self.wants[i].cell {
+                WantedCell::Text => map.next_value_seed(Cell(text))?.map(|found| Row::Other(i, found)),
+                WantedCell::TextOrNothing => match map.next_value_seed(Cell(text))? {
+                    Some("null") => {
+                        text.clear();
+                        None
+                    }
+                    found => found.map(|found| Row::Other(i, found)),
+                },
+                WantedCell::Messages => map.next_value_seed(MessagesCell(text))?.map(|found| match found {
+                    NotMessages::Other(found) => Row::Other(i, found),
+                    NotMessages::Fault(fault) => Row::BadMessage(i, fault),
+                }),
+            });
+        }
+        let mut missing = None;
+        for (i, want) in self.wants.iter().enumerate().filter(|(i, _)| !seen[*i]) {
+            match want.cell {
+                WantedCell::TextOrNothing => self.texts[i].clear(),
+                _ => missing = missing.or(Some(Row::Missing(i))),
             }
         }
-        let missing = seen.iter().position(|s| !s).map(Row::Missing);
-        Ok(fault.or(missing).unwrap_or(Row::Pair))
+        Ok(fault.or(missing).unwrap_or(Row::Whole))
     }
 }
 
 /// A key: which of the wanted columns it is.
-struct Key<'a>([&'a str; 2]);
+struct Key<'a>(&'a [Want<'a>]);
 
 impl<'de> DeserializeSeed<'de> for Key<'_> {
     type Value = Option<usize>;
@@ -136,12 +182,12 @@ impl Visitor<'_> for Key<'_> {
         f.write_str("a key")
     }
     fn visit_str<E>(self, key: &str) -> Result<Option<usize>, E> {
-        Ok(self.0.iter().position(|name| *name == key))
+        Ok(self.0.iter().position(|want| want.name == key))
     }
 }
 
 /// A cell: its text goes into the buffer; anything else is named.
-struct Cell<'a>(&'a mut String);
+pub(crate) struct Cell<'a>(pub &'a mut String);
 
 impl<'de> DeserializeSeed<'de> for Cell<'_> {
     type Value = Option<&'static str>;
@@ -175,16 +221,20 @@ impl<'de> Visitor<'de> for Cell<'_> {
 mod tests {
     use super::*;
 
+    const PAIR: [Want<'static>; 2] =
+        [Want { name: "a", cell: WantedCell::Text }, Want { name: "b", cell: WantedCell::Text }];
+
     fn row(line: &str) -> (Row, String, String) {
-        let (mut s, mut t) = (String::new(), String::new());
-        let row = parse(line.as_bytes(), ["a", "b"], [&mut s, &mut t]).unwrap();
+        let mut texts = [String::new(), String::new()];
+        let row = parse(line.as_bytes(), &PAIR, &mut texts).unwrap();
+        let [s, t] = texts;
         (row, s, t)
     }
 
     #[test]
     fn the_two_strings_come_out_in_any_order_and_unescaped() {
         let got = row(r#" {"x":[1,{"a":2}],"b":"2\n","\u0061":"caf\u00e9 \ud83d\ude00"} "#);
-        assert_eq!(got, (Row::Pair, "café 😀".into(), "2\n".into()));
+        assert_eq!(got, (Row::Whole, "café 😀".into(), "2\n".into()));
     }
 
     #[test]
@@ -193,13 +243,25 @@ mod tests {
         assert_eq!(row("\"a\"").0, Row::NotAnObject("a string"));
         assert_eq!(row("3.5").0, Row::NotAnObject("a number"));
         assert_eq!(row(r#"{"b":"x"}"#).0, Row::Missing(0));
-        assert_eq!(row(r#"{"a":"x","b":null}"#).0, Row::NotAString(1, "null"));
-        assert_eq!(row(r#"{"a":{"b":"y"},"b":"x"}"#).0, Row::NotAString(0, "an object"));
+        assert_eq!(row(r#"{"a":"x","b":null}"#).0, Row::Other(1, "null"));
+        assert_eq!(row(r#"{"a":{"b":"y"},"b":"x"}"#).0, Row::Other(0, "an object"));
         assert_eq!(row(r#"{"a":"x","b":"x","a":"y"}"#).0, Row::Twice(0));
         assert_eq!(keys(br#"{"a":1,"c":2}"#).unwrap(), ["a", "c"]);
-        let (mut s, mut t) = (String::new(), String::new());
+        let mut texts = [String::new(), String::new()];
         for broken in ["{", r#"{"a":"x"}{}"#, "nul", r#"{"a":"\ud800","b":""}"#, "{\"a\":\"\u{1}\",\"b\":\"\"}"] {
-            assert!(parse(broken.as_bytes(), ["a", "b"], [&mut s, &mut t]).is_err(), "{broken}");
+            assert!(parse(broken.as_bytes(), &PAIR, &mut texts).is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn a_column_that_may_lack_is_empty_then() {
+        let wants = [PAIR[0], Want { name: "b", cell: WantedCell::TextOrNothing }];
+        let mut texts = ["old".to_string(), "old".to_string()];
+        for line in [r#"{"a":"x","b":null}"#, r#"{"a":"x"}"#, r#"{"a":"x","b":""}"#] {
+            texts[1] = "old".into();
+            assert_eq!(parse(line.as_bytes(), &wants, &mut texts).unwrap(), Row::Whole);
+            assert_eq!(texts, ["x", ""]);
+        }
+        assert_eq!(parse(br#"{"a":"x","b":1}"#, &wants, &mut texts).unwrap(), Row::Other(1, "a number"));
     }
 }

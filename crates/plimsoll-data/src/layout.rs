@@ -52,6 +52,9 @@ pub struct DataFacts {
     pub source_pages: ColumnPages,
     /// Parquet pages of the target column.
     pub target_pages: ColumnPages,
+    /// Parquet pages of the third column, where there is one.
+    #[serde(default)]
+    pub input_pages: ColumnPages,
     /// Heap held for Parquet row groups between reads, in bytes.
     pub row_group_bytes: u64,
 }

@@ -1,11 +1,12 @@
 //! Default sequence lengths, from a sample of the data.
 //!
 //! Invariant: the sample is spread evenly over the rows, is the same each time, and reads at most 100 blocks. A length
-//! is a multiple of 8 and at most 512.
+//! is a multiple of 8 and at most 512, or what the caller says for documents.
 
+use crate::document::{self, Part, Tokens};
 use crate::sources::ReadScratch;
-use crate::window::Texts;
-use crate::{DataError, Order, Sources, TextTokenizer};
+use crate::window::{RowPlace, Texts};
+use crate::{DataError, Kind, Order, Recipe, Sources, TextTokenizer};
 
 /// Rows sampled unless told otherwise.
 pub const SAMPLE_ROWS: usize = 2000;
@@ -28,30 +29,72 @@ pub struct Lengths {
 
 /// Looks at up to `sample_rows` rows of `sources` (`SAMPLE_ROWS` is usual).
 pub fn suggest_lengths(sources: &Sources, tokenizer: &TextTokenizer, sample_rows: usize) -> Result<Lengths, DataError> {
+    let mut tokens = Vec::new();
+    // One more than may be kept tells a text that fits exactly from one that does not.
+    let mut length = |text: &str| tokenizer.encode(text, LONGEST + 1, &mut tokens).map(|_| tokens.len());
+    let (mut source, mut target) = (1, 1);
+    let (mut sampled, mut truncated) = (0, 0);
+    visit(sources, sample_rows, |_, s, t| {
+        let (s, t) = (length(s)?, length(t)?);
+        source = source.max(s);
+        target = target.max(t);
+        sampled += 1;
+        truncated += usize::from(s > LONGEST || t > LONGEST);
+        Ok(())
+    })?;
+    let fit = |longest: usize| longest.next_multiple_of(8).min(LONGEST);
+    Ok(Lengths { source: fit(source), target: fit(target), sampled, truncated })
+}
+
+/// The length of samples for documents of `recipe` (source and target are the same), at most `most`, which is what the
+/// model or the user allows. A text that would be split counts as `truncated` too. For pairs, [`suggest_lengths`].
+pub fn suggest_length(
+    sources: &Sources,
+    tokenizer: &TextTokenizer,
+    recipe: &Recipe,
+    sample_rows: usize,
+    most: usize,
+) -> Result<Lengths, DataError> {
+    if recipe.kind() == Kind::Pairs {
+        return suggest_lengths(sources, tokenizer, sample_rows);
+    }
+    let whole = recipe.cutting();
+    let mut tokens = Tokens::default();
+    let (mut longest, mut sampled, mut truncated) = (1, 0, 0);
+    visit(sources, sample_rows, |place, text, _| {
+        document::encode(&whole, tokenizer, most, text, Part::WHOLE, &mut tokens)
+            .map_err(|error| sources.named(place, error))?;
+        longest = longest.max(tokens.words.len().saturating_sub(1));
+        sampled += 1;
+        truncated += usize::from(tokens.cut);
+        Ok(())
+    })?;
+    let length = longest.next_multiple_of(8).min(most.max(1));
+    Ok(Lengths { source: length, target: length, sampled, truncated })
+}
+
+/// Looks at up to `sample_rows` rows, spread evenly.
+fn visit(
+    sources: &Sources,
+    sample_rows: usize,
+    mut look: impl FnMut(RowPlace, &str, &str) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     let blocks = sources.blocks().len();
     let visited = blocks.min(MOST_BLOCKS).min(sample_rows.max(1));
     let per_block = sample_rows.max(1).div_ceil(visited);
     let room = sources.window_room(Order::new(0, false));
     let mut texts = Texts::with_room(room.text_bytes as usize, room.rows as usize);
     let mut scratch = ReadScratch::for_sources(sources);
-    let mut tokens = Vec::new();
-    // One more than may be kept tells a text that fits exactly from one that does not.
-    let mut length = |text: &str| tokenizer.encode(text, LONGEST + 1, &mut tokens).map(|_| tokens.len());
-    let (mut source, mut target) = (1, 1);
-    let (mut sampled, mut truncated) = (0, 0);
     for visit in 0..visited {
         texts.clear();
-        sources.read_block(visit * blocks / visited, &mut scratch, &mut texts)?;
+        let block = visit * blocks / visited;
+        sources.read_block(block, &mut scratch, &mut texts)?;
         let take = texts.len().min(per_block);
         for i in 0..take {
-            let (s, t) = texts.pair(i * texts.len() / take);
-            let (s, t) = (length(s)?, length(t)?);
-            source = source.max(s);
-            target = target.max(t);
-            sampled += 1;
-            truncated += usize::from(s > LONGEST || t > LONGEST);
+            let row = i * texts.len() / take;
+            let (source, target) = texts.pair(row);
+            look(RowPlace { block: block as u32, row: row as u32 }, source, target)?;
         }
     }
-    let fit = |longest: usize| longest.next_multiple_of(8).min(LONGEST);
-    Ok(Lengths { source: fit(source), target: fit(target), sampled, truncated })
+    Ok(())
 }

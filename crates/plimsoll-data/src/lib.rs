@@ -1,37 +1,59 @@
-//! The bytes of the next batch: pairs from JSONL and Parquet, shuffled, tokenised, resumable; and text scores.
+//! The bytes of the next batch: pairs, chats and texts from JSONL and Parquet, shuffled, tokenised, resumable; and text
+//! scores.
 //!
 //! Files are opened once for a checking, indexing pass ([`Sources`]); then an [`Order`] says which row comes when, and a
 //! [`Loader`]'s threads read and tokenise ahead of the step. Invariant: memory depends on block, window, row and batch
 //! sizes, never on the number of rows beyond 28 bytes a block; the stream is a pure function of files, seed and
 //! [`Cursor`]. It knows no devices and no engine.
 
+mod assemble;
+mod chat_template;
 mod columns;
+mod count;
 mod cursor;
+mod date;
+mod document;
+mod documents;
 mod error;
 mod evaluate;
+mod generation_tags;
 mod heap;
 mod jsonl;
 mod jsonl_row;
+mod kind;
 mod layout;
 mod lengths;
 mod loader;
+mod messages;
 mod order;
 mod pages;
+mod pairs;
+mod parquet_cells;
 mod parquet_file;
+mod recipe;
 mod ring;
+mod row_text;
 pub mod score;
 mod sources;
+mod template_json;
 mod tokenizer;
+mod tube;
 mod window;
 
-pub use columns::{ChosenColumns, Columns};
+pub use chat_template::ChatTemplate;
+pub use columns::{ChosenColumns, Columns, Style};
+pub use count::{PassCount, count_samples};
 pub use cursor::Cursor;
+pub use date::Date;
 pub use error::DataError;
-pub use evaluate::{EvalBatches, RowTexts, eval_batches};
+pub use evaluate::{Conversation, EvalBatches, RowTexts, eval_batches};
 pub use heap::{LoadFacts, LoaderHeap, TOKENIZER_BYTES_PER_TEXT_BYTE, loader_heap};
+pub use kind::Kind;
 pub use layout::{ColumnPages, DataFacts, MAX_ROW_BYTES};
-pub use lengths::{Lengths, SAMPLE_ROWS, suggest_lengths};
+pub use lengths::{Lengths, SAMPLE_ROWS, suggest_length, suggest_lengths};
 pub use loader::{BatchFacts, LOADER_STACK_BYTES, Loader, LoaderSettings, ThreadHook};
+pub use messages::Message;
 pub use order::{Order, WINDOW_BLOCKS};
+pub use recipe::{Long, Recipe};
 pub use sources::Sources;
 pub use tokenizer::{TEXT_BYTES_PER_TOKEN, TextTokenizer};

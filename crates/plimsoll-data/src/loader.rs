@@ -1,20 +1,17 @@
-//! Batches ahead of the step: threads read and tokenise into a fixed ring, the caller only waits and copies.
+//! Batches ahead of the step, of any kind.
 //!
-//! Invariant: the stream of batches is a function of sources, order, cursor and shape; threads and prefetch change
-//! nothing but the waiting. All buffers exist when `start` returns, `next` allocates nothing. The cursor counts what was
-//! handed out. It knows no device and no engine.
+//! Invariant: the stream of samples is a function of sources, order, recipe, length and cursor; threads, micro-batch and
+//! prefetch change nothing but the waiting. All buffers exist when `start` returns, `next` allocates nothing. The cursor
+//! counts what was handed out. It knows no device and no engine.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
-use crate::error::panic_message;
-use crate::ring::{Slot, check_slot};
-use crate::tokenizer::{clip, clip_bytes};
-use crate::window::Stream;
-use crate::{Cursor, DataError, Order, Sources, TextTokenizer};
+use crate::documents::DocumentLoader;
+use crate::pairs::PairLoader;
+use crate::ring::check_slot;
+use crate::{Cursor, DataError, Kind, Order, Recipe, Sources, TextTokenizer};
 
 /// Stack of one loader thread, in bytes. The hard texts of `tests/heap.rs` also run in 128 KiB.
 pub const LOADER_STACK_BYTES: usize = 512 << 10;
@@ -46,53 +43,40 @@ pub struct LoaderSettings {
 pub struct BatchFacts {
     /// Samples; 0 when a limited loader is at its end.
     pub samples: usize,
-    /// Real source tokens.
+    /// Real source tokens; the rows of documents.
     pub source_tokens: u64,
-    /// Real target tokens.
+    /// Real target tokens; the rows of documents.
     pub target_tokens: u64,
-    /// Samples of which source or target was cut off.
+    /// Samples of which source or target, or a document, was cut off.
     pub truncated: usize,
+    /// Documents; for pairs the samples.
+    pub documents: usize,
+    /// Labels that a loss is taken at.
+    pub labels: u64,
+    /// Samples without any such label.
+    pub unlabelled: usize,
     /// The place behind this batch.
     pub cursor_after: Cursor,
 }
 
 /// The running loader.
 pub struct Loader {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    next_batch: u64,
-}
-
-struct Shared {
-    feed: Mutex<Feed>,
-    slots: Box<[Mutex<Slot>]>,
-    state: Mutex<State>,
-    /// A slot became free, or the end came.
-    room: Condvar,
-    /// A batch became complete, or an error came.
-    ready: Condvar,
-    tokenizer: Arc<TextTokenizer>,
+    inner: Inner,
     shape: BatchShape,
-    rows: u64,
-    first: u64,
-    limit: Option<u64>,
-    /// Bytes of the longest source and target that are looked at.
-    longest_texts: [usize; 2],
 }
 
-/// The stream and the number of the next sample, counted from the start of this loader.
-struct Feed {
-    stream: Stream,
-    ticket: u64,
+enum Inner {
+    Pairs(PairLoader),
+    Documents(DocumentLoader),
 }
 
-struct State {
-    taken: u64,
-    complete: Box<[bool]>,
-    stop: bool,
-    failed: bool,
-    /// The earliest error, with the number of its sample.
-    error: Option<(u64, DataError)>,
+/// Where a loader ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Never, or at the limit of the settings.
+    Limit,
+    /// At the end of the pass that it began in.
+    EpochEnd,
 }
 
 impl Loader {
@@ -101,200 +85,65 @@ impl Loader {
         sources: Arc<Sources>,
         order: Order,
         tokenizer: Arc<TextTokenizer>,
+        recipe: Recipe,
         settings: LoaderSettings,
     ) -> Result<Loader, DataError> {
-        check(&settings, sources.rows())?;
-        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, on_thread_start, .. } = settings;
-        let facts = *sources.facts();
-        let shared = Arc::new(Shared {
-            longest_texts: [
-                clip_bytes(shape.source_len).min(facts.longest_source as usize),
-                clip_bytes(shape.target_len).min(facts.longest_target as usize),
-            ],
-            rows: sources.rows(),
-            first: cursor.sample(sources.rows()),
-            feed: Mutex::new(Feed { stream: Stream::start(sources, order, cursor), ticket: 0 }),
-            slots: (0..prefetch_batches).map(|_| Mutex::new(Slot::new(shape))).collect(),
-            state: Mutex::new(State {
-                taken: 0,
-                complete: vec![false; prefetch_batches].into(),
-                stop: false,
-                failed: false,
-                error: None,
-            }),
-            room: Condvar::new(),
-            ready: Condvar::new(),
-            tokenizer,
-            shape,
-            limit,
-        });
-        let mut loader = Loader { shared, threads: Vec::with_capacity(threads), next_batch: 0 };
-        for number in 0..threads {
-            let shared = loader.shared.clone();
-            let hook = on_thread_start.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("loader-{number}"))
-                .stack_size(LOADER_STACK_BYTES)
-                .spawn(move || work(&shared, hook))?;
-            loader.threads.push(thread);
+        Loader::start_until(sources, order, tokenizer, recipe, settings, Until::Limit)
+    }
+
+    pub(crate) fn start_until(
+        sources: Arc<Sources>,
+        order: Order,
+        tokenizer: Arc<TextTokenizer>,
+        recipe: Recipe,
+        mut settings: LoaderSettings,
+        until: Until,
+    ) -> Result<Loader, DataError> {
+        let kind = recipe.kind();
+        if sources.kind() != kind {
+            return Err(DataError::OtherKind { opened: sources.kind(), asked: kind });
         }
-        Ok(loader)
+        check(&settings, kind, sources.rows())?;
+        let shape = settings.shape;
+        let inner = match kind {
+            Kind::Pairs => {
+                if until == Until::EpochEnd {
+                    settings.limit = Some(sources.rows() - settings.cursor.position);
+                }
+                Inner::Pairs(PairLoader::start(sources, order, tokenizer, settings)?)
+            }
+            Kind::Chat | Kind::Text => {
+                Inner::Documents(DocumentLoader::start(sources, order, tokenizer, recipe, settings, until)?)
+            }
+        };
+        Ok(Loader { inner, shape })
     }
 
     /// Waits for the next batch and copies it into `slot`, packed. Allocates nothing.
     pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
-        let shared = &*self.shared;
-        let batch = self.next_batch;
-        let samples = shared.samples_of(batch);
-        let cursor_after = self.cursor_behind(samples);
-        if samples == 0 {
-            return Ok(BatchFacts { cursor_after, ..BatchFacts::default() });
+        check_slot(&slot, self.shape)?;
+        match &mut self.inner {
+            Inner::Pairs(loader) => loader.next(slot),
+            Inner::Documents(loader) => loader.next(slot),
         }
-        check_slot(&slot, shared.shape)?;
-        let place = (batch % shared.slots.len() as u64) as usize;
-        let mut state = lock(&shared.state);
-        while !state.complete[place] {
-            let end = (batch + 1) * shared.shape.samples as u64;
-            if state.error.as_ref().is_some_and(|(ticket, _)| *ticket < end) {
-                return Err(state.error.take().map_or(DataError::Stopped, |(_, error)| error));
-            }
-            if state.failed && state.error.is_none() {
-                return Err(DataError::Stopped);
-            }
-            state = shared.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(state);
-        let mut facts = lock(&shared.slots[place]).take(samples, shared.shape, slot);
-        let mut state = lock(&shared.state);
-        state.complete[place] = false;
-        state.taken += 1;
-        drop(state);
-        shared.room.notify_all();
-        self.next_batch += 1;
-        facts.cursor_after = cursor_after;
-        Ok(facts)
     }
 
     /// The next sample that was not handed out.
     pub fn cursor(&self) -> Cursor {
-        self.cursor_behind(0)
-    }
-
-    fn cursor_behind(&self, samples: usize) -> Cursor {
-        let handed = self.next_batch * self.shared.shape.samples as u64;
-        let handed = self.shared.limit.map_or(handed, |limit| handed.min(limit));
-        Cursor::at(self.shared.first + handed + samples as u64, self.shared.rows)
-    }
-}
-
-impl Drop for Loader {
-    fn drop(&mut self) {
-        lock(&self.shared.state).stop = true;
-        self.shared.room.notify_all();
-        for thread in self.threads.drain(..) {
-            // A panic was already turned into an error; there is nobody left to tell.
-            let _ = thread.join();
+        match &self.inner {
+            Inner::Pairs(loader) => loader.cursor(),
+            Inner::Documents(loader) => loader.cursor(),
         }
     }
 }
 
-impl Shared {
-    fn samples_of(&self, batch: u64) -> usize {
-        let full = self.shape.samples as u64;
-        self.limit.map_or(full, |limit| limit.saturating_sub(batch * full).min(full)) as usize
-    }
-
-    fn fail(&self, ticket: u64, error: DataError) {
-        let mut state = lock(&self.state);
-        state.failed = true;
-        if state.error.as_ref().is_none_or(|(earlier, _)| ticket < *earlier) {
-            state.error = Some((ticket, error));
-        }
-        drop(state);
-        self.ready.notify_all();
-        self.room.notify_all();
-    }
-
-    /// Waits until `batch` has a slot; false when there is nothing more to do.
-    fn wait_for_room(&self, batch: u64) -> bool {
-        let mut state = lock(&self.state);
-        while !state.stop && !state.failed && batch >= state.taken + self.slots.len() as u64 {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        !state.stop && !state.failed
-    }
-}
-
-fn work(shared: &Shared, hook: Option<ThreadHook>) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(hook) = hook {
-            hook();
-        }
-        produce(shared);
-    }));
-    if let Err(panic) = outcome {
-        shared.fail(0, DataError::ThreadPanicked { reason: panic_message(panic) });
-    }
-}
-
-/// Takes one sample after the other: the text under the feed's lock, the tokenising outside of it.
-fn produce(shared: &Shared) {
-    let shape = shared.shape;
-    let mut source = String::with_capacity(shared.longest_texts[0]);
-    let mut target = String::with_capacity(shared.longest_texts[1]);
-    let mut source_tokens = Vec::with_capacity(shape.source_len);
-    let mut target_tokens = Vec::with_capacity(shape.target_len);
-    loop {
-        let mut feed = lock(&shared.feed);
-        let ticket = feed.ticket;
-        let batch = ticket / shape.samples as u64;
-        if shared.limit.is_some_and(|limit| ticket >= limit) || !shared.wait_for_room(batch) {
-            return;
-        }
-        let mut cut = false;
-        match feed.stream.next() {
-            Ok((s, t)) => {
-                cut |= copy(clip(s, shape.source_len), s, &mut source);
-                cut |= copy(clip(t, shape.target_len), t, &mut target);
-            }
-            Err(error) => {
-                drop(feed);
-                return shared.fail(ticket, error);
-            }
-        }
-        feed.ticket += 1;
-        drop(feed);
-
-        let tokenizer = &shared.tokenizer;
-        let encoded = tokenizer
-            .encode(&source, shape.source_len, &mut source_tokens)
-            .and_then(|s| Ok(s | tokenizer.encode(&target, shape.target_len, &mut target_tokens)?));
-        match encoded {
-            Ok(truncated) => cut |= truncated,
-            Err(error) => return shared.fail(ticket, error),
-        }
-        let place = (batch % shared.slots.len() as u64) as usize;
-        let row = (ticket % shape.samples as u64) as usize;
-        let done = lock(&shared.slots[place]).put(row, shape, &source_tokens, &target_tokens, cut);
-        if done == shared.samples_of(batch) {
-            lock(&shared.state).complete[place] = true;
-            shared.ready.notify_all();
-        }
-    }
-}
-
-fn copy(part: &str, whole: &str, into: &mut String) -> bool {
-    into.clear();
-    into.push_str(part);
-    part.len() < whole.len()
-}
-
-fn check(settings: &LoaderSettings, rows: u64) -> Result<(), DataError> {
+fn check(settings: &LoaderSettings, kind: Kind, rows: u64) -> Result<(), DataError> {
     let LoaderSettings { shape, effective_batch, threads, prefetch_batches, cursor, .. } = settings;
     let at_least_one = [
         ("samples", shape.samples),
         ("source_len", shape.source_len),
         ("target_len", shape.target_len),
+        ("documents", shape.documents),
         ("effective_batch", *effective_batch),
         ("threads", *threads),
         ("prefetch_batches", *prefetch_batches),
@@ -308,13 +157,17 @@ fn check(settings: &LoaderSettings, rows: u64) -> Result<(), DataError> {
         let expected = format!("a multiple of the micro-batch of {}", shape.samples);
         return Err(DataError::BadSetting { setting: "effective_batch", found: *effective_batch as u64, expected });
     }
+    if kind == Kind::Pairs && shape.documents != 1 {
+        let expected = "1 for pairs".into();
+        return Err(DataError::BadSetting { setting: "documents", found: shape.documents as u64, expected });
+    }
+    if kind != Kind::Pairs && shape.source_len != shape.target_len {
+        let expected = format!("the source length of {}, since each row has one label", shape.source_len);
+        return Err(DataError::BadSetting { setting: "target_len", found: shape.target_len as u64, expected });
+    }
     if cursor.position >= rows {
         let expected = format!("below the {rows} rows of the data");
         return Err(DataError::BadSetting { setting: "cursor.position", found: cursor.position, expected });
     }
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

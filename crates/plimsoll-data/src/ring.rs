@@ -53,8 +53,15 @@ impl Slot {
             lens[..samples].copy_from_slice(&own[..samples]);
             lens[samples..].fill(0);
         }
-        let facts =
-            BatchFacts { samples, source_tokens, target_tokens, truncated: self.truncated, ..BatchFacts::default() };
+        let facts = BatchFacts {
+            samples,
+            source_tokens,
+            target_tokens,
+            truncated: self.truncated,
+            documents: samples,
+            labels: target_tokens,
+            ..BatchFacts::default()
+        };
         self.done = 0;
         self.truncated = 0;
         facts
@@ -76,7 +83,7 @@ pub(crate) fn check_slot(slot: &BatchSlot<'_>, shape: BatchShape) -> Result<(), 
     let parts = [
         ("source", slot.source.len(), shape.samples * shape.source_len),
         ("target", slot.target.len(), shape.samples * shape.target_len),
-        ("source_lens", slot.source_lens.len(), shape.samples),
+        ("source_lens", slot.source_lens.len(), shape.most_documents()),
         ("target_lens", slot.target_lens.len(), shape.samples),
     ];
     match parts.into_iter().find(|(_, found, expected)| found < expected) {

@@ -1,6 +1,6 @@
 //! The opened files of one data set: found, checked, indexed.
 //!
-//! Invariant: what opens is whole: each row of each file was seen and is a pair of strings. Opened sources hold no file
+//! Invariant: what opens is whole: each row of each file was seen and is what its kind says. Opened sources hold no file
 //! open and no text. They know nothing of order, tokens and batches.
 
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::columns::{ChosenColumns, Columns};
 use crate::jsonl::{self, JsonlScratch};
 use crate::layout::{Block, BlockBuilder, DataFacts, block_target};
 use crate::parquet_file::{self, ParquetFile};
-use crate::window::Texts;
-use crate::{DataError, Order};
+use crate::window::{RowPlace, Texts};
+use crate::{DataError, Kind, Order};
 
-/// Files of pairs, checked and indexed.
+/// Files of rows, checked and indexed.
 #[derive(Debug)]
 pub struct Sources {
     files: Box<[DataFile]>,
@@ -24,11 +24,12 @@ pub struct Sources {
 #[derive(Debug)]
 struct DataFile {
     path: PathBuf,
-    kind: Kind,
+    kept: Kept,
 }
 
+/// What is kept of a file between reads.
 #[derive(Debug)]
-enum Kind {
+enum Kept {
     Jsonl { bytes: u64 },
     Parquet(ParquetFile),
 }
@@ -41,8 +42,13 @@ pub(crate) struct WindowRoom {
 }
 
 impl Sources {
-    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them.
+    /// Files of pairs; see [`Sources::open_kind`].
     pub fn open(patterns: &[PathBuf], wanted: Columns) -> Result<Sources, DataError> {
+        Sources::open_kind(patterns, Kind::Pairs, wanted)
+    }
+
+    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them.
+    pub fn open_kind(patterns: &[PathBuf], kind: Kind, wanted: Columns) -> Result<Sources, DataError> {
         let paths = expand(patterns)?;
         let mut bytes = 0;
         for path in &paths {
@@ -54,11 +60,12 @@ impl Sources {
         let mut files = Vec::with_capacity(paths.len());
         for (number, path) in paths.iter().enumerate() {
             let file = number as u32;
-            let kind = match format(path)? {
-                Format::Jsonl => Kind::Jsonl { bytes: jsonl::scan(path, file, &wanted, &mut chosen, &mut builder)? },
-                Format::Parquet => Kind::Parquet(parquet_file::scan(path, file, &wanted, &mut chosen, &mut builder)?),
+            let (chosen, builder) = (&mut chosen, &mut builder);
+            let kept = match format(path)? {
+                Format::Jsonl => Kept::Jsonl { bytes: jsonl::scan(path, file, kind, &wanted, chosen, builder)? },
+                Format::Parquet => Kept::Parquet(parquet_file::scan(path, file, kind, &wanted, chosen, builder)?),
             };
-            files.push(DataFile { path: path.clone(), kind });
+            files.push(DataFile { path: path.clone(), kept });
         }
         let (blocks, mut facts) = builder.finish();
         facts.files = files.len() as u64;
@@ -74,6 +81,11 @@ impl Sources {
     /// Rows in all files.
     pub fn rows(&self) -> u64 {
         self.facts.rows
+    }
+
+    /// What a row is.
+    pub fn kind(&self) -> Kind {
+        self.columns.kind
     }
 
     /// Which columns are read, and whether they were guessed.
@@ -98,7 +110,8 @@ impl Sources {
     /// Heap of the index itself, in bytes.
     pub(crate) fn index_bytes(&self) -> u64 {
         let paths: usize = self.files.iter().map(|f| f.path.capacity()).sum();
-        let names = self.columns.source.capacity() + self.columns.target.capacity();
+        let ChosenColumns { source, target, input, .. } = &self.columns;
+        let names = source.capacity() + target.capacity() + input.as_ref().map_or(0, String::capacity);
         size_of_val(&*self.blocks) as u64
             + size_of_val(&*self.files) as u64
             + (paths + names) as u64
@@ -122,6 +135,18 @@ impl Sources {
         WindowRoom { text_bytes: most(|b| b.text_bytes), rows: most(|b| b.rows) }
     }
 
+    /// `error`, with the file and the place of the row that it came of.
+    pub(crate) fn named(&self, at: RowPlace, error: DataError) -> DataError {
+        let block = self.blocks[at.block as usize];
+        let file = &self.files[block.file as usize];
+        let place = match &file.kept {
+            Kept::Jsonl { .. } => jsonl::line_of(&file.path, block, at.row)
+                .map_or_else(|_| format!("a row behind byte {}", block.place), |line| format!("line {line}")),
+            Kept::Parquet(_) => format!("row {}", block.place + u64::from(at.row)),
+        };
+        DataError::Row { path: file.path.clone(), place, error: Box::new(error) }
+    }
+
     /// Appends the rows of a block to `texts`.
     pub(crate) fn read_block(
         &self,
@@ -131,9 +156,9 @@ impl Sources {
     ) -> Result<(), DataError> {
         let block = self.blocks[number];
         let file = &self.files[block.file as usize];
-        match &file.kind {
-            Kind::Jsonl { bytes } => jsonl::read(&file.path, *bytes, &self.columns, block, &mut scratch.jsonl, texts),
-            Kind::Parquet(kept) => parquet_file::read(&file.path, kept, &self.columns, block, texts),
+        match &file.kept {
+            Kept::Jsonl { bytes } => jsonl::read(&file.path, *bytes, &self.columns, block, &mut scratch.jsonl, texts),
+            Kept::Parquet(kept) => parquet_file::read(&file.path, kept, &self.columns, block, texts),
         }
     }
 }
@@ -147,7 +172,7 @@ impl ReadScratch {
     /// Buffers that fit each block of `sources`.
     pub fn for_sources(sources: &Sources) -> ReadScratch {
         let facts = sources.facts();
-        let any = sources.files.iter().any(|f| matches!(f.kind, Kind::Jsonl { .. }));
+        let any = sources.files.iter().any(|f| matches!(f.kept, Kept::Jsonl { .. }));
         let room = |bytes: u64| if any { bytes as usize } else { 0 };
         ReadScratch {
             jsonl: JsonlScratch::with_room(

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 
 use tokenizers::models::ModelWrapper;
-use tokenizers::{Model, Tokenizer};
+use tokenizers::{Encoding, Model, Tokenizer};
 
 use crate::DataError;
 
@@ -88,10 +88,7 @@ impl TextTokenizer {
         tokens.clear();
         let max_len = max_len.max(1);
         let seen = clip(text, max_len);
-        let encoding = self
-            .inner
-            .encode_fast(seen, true)
-            .map_err(|e| DataError::NotTokenised { start: text.chars().take(40).collect(), reason: e.to_string() })?;
+        let encoding = self.encode_ids(seen, true)?;
         let mut ids = encoding.get_ids();
         if self.appends_eos {
             ids = ids.split_last().map_or(ids, |(_, before)| before);
@@ -100,6 +97,35 @@ impl TextTokenizer {
         tokens.extend_from_slice(&ids[..kept]);
         tokens.push(self.eos_id);
         Ok(kept < ids.len() || seen.len() < text.len())
+    }
+
+    /// Replaces `tokens` by those of `text`, which a chat template wrote: nothing is added. Of a text with more than
+    /// `max_len` (at least 1) the last ones are kept, since there the answer begins. Returns whether something was cut off.
+    pub fn encode_prompt(&self, text: &str, max_len: usize, tokens: &mut Vec<u32>) -> Result<bool, DataError> {
+        tokens.clear();
+        // The end is what counts, so the beginning is what may be left unseen.
+        let most = clip_bytes(max_len.max(1));
+        let seen = &text[text.floor_char_boundary(text.len().saturating_sub(most))..];
+        let encoding = self.encode_ids(seen, false)?;
+        let ids = encoding.get_ids();
+        let left = ids.len().saturating_sub(max_len.max(1));
+        tokens.extend_from_slice(&ids[left..]);
+        Ok(left > 0 || seen.len() < text.len())
+    }
+
+    /// The tokens of `text`, with those that the tokenizer adds to a text where `special`.
+    pub(crate) fn encode_ids(&self, text: &str, special: bool) -> Result<Encoding, DataError> {
+        self.inner.encode_fast(text, special).map_err(|e| not_tokenised(text, &e))
+    }
+
+    /// The tokens of `text`, nothing added, each with its place in bytes.
+    pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<Encoding, DataError> {
+        self.inner.encode(text, false).map_err(|e| not_tokenised(text, &e))
+    }
+
+    /// How a token is written in a text.
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
     }
 
     /// The text of `tokens`, without special tokens, end of sequence and padding.
@@ -115,6 +141,10 @@ impl TextTokenizer {
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+fn not_tokenised(text: &str, error: &tokenizers::Error) -> DataError {
+    DataError::NotTokenised { start: text.chars().take(40).collect(), reason: error.to_string() }
 }
 
 /// The part of `text` that is tokenised: all of it, or as much as weighs [`TEXT_BYTES_PER_TOKEN`] bytes for each token

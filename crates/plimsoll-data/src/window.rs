@@ -48,6 +48,13 @@ impl Texts {
     }
 }
 
+/// A row: its block, and its number in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowPlace {
+    pub block: u32,
+    pub row: u32,
+}
+
 /// The endless stream of samples.
 pub(crate) struct Stream {
     sources: Arc<Sources>,
@@ -104,6 +111,24 @@ impl Stream {
         }
         self.next += 1;
         Ok(self.texts.pair(self.rows[self.next - 1] as usize))
+    }
+
+    /// The texts of the sample that `next` gave last.
+    pub fn current(&self) -> (&str, &str) {
+        self.texts.pair(self.rows[self.next - 1] as usize)
+    }
+
+    /// Where the sample that `next` gave last lies.
+    pub fn place(&self) -> RowPlace {
+        let mut row = self.rows[self.next - 1];
+        for &block in self.window_blocks() {
+            let rows = self.sources.blocks()[block as usize].rows;
+            if row < rows {
+                return RowPlace { block, row };
+            }
+            row -= rows;
+        }
+        RowPlace::default()
     }
 
     fn window_blocks(&self) -> &[u32] {

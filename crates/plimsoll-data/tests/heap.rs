@@ -194,7 +194,7 @@ fn the_loaders_heap_stays_below_its_formula() {
         }
     }
 
-    let shape = BatchShape { samples: 4, source_len: 256, target_len: 128 };
+    let shape = BatchShape { samples: 4, source_len: 256, target_len: 128, documents: 1 };
     let mut buffers = (vec![0; 4 * 256], vec![0; 4 * 128], vec![0; 4], vec![0; 4]);
     for (name, path) in &files {
         for (tokenizer_name, tokenizer) in &tokenizers {
@@ -213,7 +213,8 @@ fn the_loaders_heap_stays_below_its_formula() {
                     limit: None,
                     on_thread_start: None,
                 };
-                let mut loader = Loader::start(sources.clone(), order, tokenizer.clone(), settings).unwrap();
+                let mut loader =
+                    Loader::start(sources.clone(), order, tokenizer.clone(), Recipe::pairs(), settings).unwrap();
                 let batches = if *name == "hard.jsonl" { 60 } else { 400 };
                 let mut calls = 0;
                 for _ in 0..batches {
@@ -244,7 +245,7 @@ fn the_loaders_heap_stays_below_its_formula() {
         let facts = sources.load_facts(Order::new(0, false));
         let planned = loader_heap(&facts, shape, 2, 2).total_bytes() + facts.row_texts_bytes();
         PEAK.store(LIVE.load(Relaxed), Relaxed);
-        let mut pass = eval_batches(sources, tokenizers[0].1.clone(), shape, 2, 2, None).unwrap();
+        let mut pass = eval_batches(sources, tokenizers[0].1.clone(), Recipe::pairs(), shape, 2, 2, None).unwrap();
         for row in 0..5000 {
             pass.texts(row).unwrap();
         }

@@ -8,9 +8,9 @@ use std::time::Instant;
 use plimsoll_engine::cpu::Cores;
 use plimsoll_engine::cpu::gradient_norm::sum_of_squares;
 use plimsoll_engine::{Engine, MicroStep, Snapshot, Updates, simd, with_cores};
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::program::{Job, compile};
 use plimsoll_plan::spec::T5Spec;
-use plimsoll_plan::t5::Choices;
 use plimsoll_plan::train::OptimizerSpec;
 
 const TRIES: usize = 5;
@@ -29,20 +29,12 @@ fn main() {
     for (samples, source_len, target_len) in [(4, 64, 64), (8, 128, 64), (8, 512, 256)] {
         for optimizer in [OptimizerSpec::adafactor(1e-3), OptimizerSpec::adamw(1e-4)] {
             for optimizer_in_backward in [true, false] {
-                let job = Job {
-                    spec: T5Spec::small(),
-                    source_len,
-                    target_len,
-                    effective_batch: samples,
-                    optimizer: optimizer.clone(),
-                    clip: false,
-                    eval: None,
-                    threads,
-                    simd: simd::detect(),
-                };
+                let on = (threads, simd::detect());
+                let job = Job::new(T5Spec::small(), (source_len, target_len), samples, optimizer.clone(), on);
                 let how = Choices {
                     micro_batch: samples,
                     recompute: 0,
+                    recompute_attention: 0,
                     loss_chunk: 256,
                     optimizer_in_backward,
                     loader_threads: 1,

@@ -3,12 +3,14 @@
 //! Everything it does to memory was placed by the plan. It runs on the pool that it is started in (`with_cores`).
 
 use plimsoll_plan::batch::BatchSlot;
-use plimsoll_plan::program::{Placed, Program};
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::program::{LOAD_WORDS, Placed, Program};
 use plimsoll_plan::train::OptimizerSpec;
 use rayon::prelude::*;
 
 use crate::arena::Arena;
 use crate::cpu::Cores;
+use crate::cpu::weights::{Weights, encode};
 use crate::error::EngineError;
 use crate::execute::Frame;
 use crate::staging::Staging;
@@ -58,24 +60,91 @@ impl Engine {
         &self.program
     }
 
-    /// A parameter, by its index.
+    /// A parameter that is stored in f32, by its index.
     pub fn param(&self, index: usize) -> &[f32] {
         let place = &self.program.store.params[index];
+        assert_eq!(self.dtype(index), Dtype::F32, "`{}` is plain numbers", place.param.name);
         self.persistent(place.weight.0 as usize, place.offset, place.param.elements())
     }
 
-    /// A parameter, to fill.
+    /// A parameter that is stored in f32, to fill.
     pub fn param_mut(&mut self, index: usize) -> &mut [f32] {
         let place = &self.program.store.params[index];
+        assert_eq!(self.dtype(index), Dtype::F32, "`{}` is plain numbers", place.param.name);
         let (id, offset, len) = (place.weight.0 as usize, place.offset, place.param.elements());
         self.persistent_mut(id, offset, len)
     }
 
-    /// Whether every weight is a finite number.
+    /// How a parameter is stored.
+    pub fn dtype(&self, index: usize) -> Dtype {
+        self.program.store.dtype(self.program.store.params[index].weight)
+    }
+
+    /// A parameter's bytes as they are stored, where its storage is exact.
+    pub fn param_bytes(&self, index: usize) -> &[u8] {
+        let store = &self.program.store;
+        let place = &store.params[index];
+        let width = match self.dtype(index) {
+            Dtype::F32 => 4,
+            Dtype::Bf16 | Dtype::F16 => 2,
+            Dtype::Int8 | Dtype::Nf4 => panic!("a quantised parameter is never saved"),
+        };
+        let id = place.weight.0 as usize;
+        let words = self.persistent(id, 0, store.tensors[id].words);
+        // SAFETY: any four bytes of f32 are four bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4) };
+        &bytes[place.offset * width..][..place.param.elements() * width]
+    }
+
+    /// Elements of a parameter from `first` on, widened.
+    pub fn read_param(&self, index: usize, first: usize, out: &mut [f32]) {
+        let store = &self.program.store;
+        let place = &store.params[index];
+        let id = place.weight.0 as usize;
+        let words = self.persistent(id, 0, store.tensors[id].words);
+        let weights = Weights::new(words, self.dtype(index), store.elements[id]);
+        weights.decode(self.cores.simd, place.offset + first, out);
+    }
+
+    /// Fills a parameter from `read(first element, numbers)`: at once where it is stored in f32, else a stretch at a time.
+    pub fn fill_param<E>(
+        &mut self,
+        index: usize,
+        mut read: impl FnMut(usize, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let dtype = self.dtype(index);
+        if dtype == Dtype::F32 {
+            return read(0, self.param_mut(index));
+        }
+        let (store, parts) = (&self.program.store, self.program.parts);
+        let place = &store.params[index];
+        let (id, offset, len) = (place.weight.0 as usize, place.offset, place.param.elements());
+        let (elements, words) = (store.elements[id], store.tensors[id].words);
+        let simd = self.cores.simd;
+        // SAFETY: the workspace part of our arena, which no tensor overlaps; no op runs while `&mut self` is held.
+        let stretch =
+            unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(parts.store + parts.transient), LOAD_WORDS) };
+        let tensor = self.persistent_mut(id, 0, words);
+        for first in (0..len).step_by(LOAD_WORDS) {
+            let piece = &mut stretch[..LOAD_WORDS.min(len - first)];
+            read(first, piece)?;
+            encode(simd, dtype, elements, offset + first, piece, tensor);
+        }
+        Ok(())
+    }
+
+    /// Whether every trained weight is a finite number.
     pub fn weights_are_finite(&self) -> bool {
         // Branch-free inside a part, so that it runs at the speed of memory.
         let finite = |part: &[f32]| !part.iter().fold(false, |found, w| found | !w.is_finite());
-        (0..self.program.store.params.len()).all(|index| self.param(index).par_chunks(PART).all(finite))
+        let finite_halves = |part: &[u8]| {
+            !part.chunks_exact(2).fold(false, |found, b| found | (b[1] & 0x7f == 0x7f && b[0] & 0x80 != 0))
+        };
+        let trained = self.program.store.params.iter().enumerate().filter(|(_, place)| place.trained);
+        trained.map(|(index, _)| index).all(|index| match self.dtype(index) {
+            Dtype::F32 => self.param(index).par_chunks(PART).all(finite),
+            _ => self.param_bytes(index).par_chunks(2 * PART).all(finite_halves),
+        })
     }
 
     /// Optimizer state `nth` of a parameter.
@@ -136,6 +205,7 @@ impl Engine {
         frame.lr = step.lr;
         frame.mean = 1.0 / tokens.max(1) as f64;
         frame.grad_scale = frame.mean as f32;
+        frame.clip_norm = updates.clip_norm;
         frame.run(&placed.tape.ops);
         let loss = Loss { sum: frame.loss_sum, tokens };
         open.loss.add(loss);
@@ -153,6 +223,7 @@ impl Engine {
         };
         let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
         let mut frame = self.frame(placed);
+        frame.seed = updates.seed;
         frame.update = step.update;
         frame.optimizer = Some(&updates.optimizer);
         frame.lr = step.lr;

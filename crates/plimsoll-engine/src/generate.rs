@@ -7,10 +7,12 @@
 
 mod beam;
 mod rank;
+mod sample;
 
+use plimsoll_plan::generation::GenerateShape;
 use plimsoll_plan::place::aligned;
 use plimsoll_plan::program::PlacedGeneration;
-use plimsoll_plan::t5::GenerateShape;
+use plimsoll_plan::spec::ModelSpec;
 use rayon::prelude::*;
 
 use crate::engine::Engine;
@@ -18,7 +20,7 @@ use crate::error::EngineError;
 use crate::execute::{Beam, Prompts};
 use beam::{Candidate, Rules, Search};
 
-/// How tokens are chosen. Fields and meanings are those of Hugging Face's `generate` without sampling.
+/// How tokens are chosen. Fields and meanings are those of Hugging Face's `generate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GenerateOptions {
     /// Hypotheses per prompt, at most the planned number; 1 is greedy.
@@ -29,6 +31,21 @@ pub struct GenerateOptions {
     pub length_penalty: f32,
     /// Stop as soon as there are as many finished hypotheses as beams, even if a running one could still beat them.
     pub early_stopping: bool,
+    /// Tokens are drawn; with one beam.
+    pub sampling: Option<Sampling>,
+}
+
+/// How tokens are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Logits are divided by this; above 0.
+    pub temperature: f32,
+    /// Only so many of the likeliest; 0: all.
+    pub top_k: usize,
+    /// Only the likeliest that come to this share; 1: all.
+    pub top_p: f32,
+    /// Key of the draws.
+    pub seed: u64,
 }
 
 impl GenerateOptions {
@@ -39,7 +56,7 @@ impl GenerateOptions {
 
     /// Beam search with length penalty 1, without early stopping.
     pub fn beam(beams: usize, max_new: usize) -> GenerateOptions {
-        GenerateOptions { beams, max_new, length_penalty: 1.0, early_stopping: false }
+        GenerateOptions { beams, max_new, length_penalty: 1.0, early_stopping: false, sampling: None }
     }
 }
 
@@ -60,10 +77,14 @@ struct Area<'a> {
     position: &'a mut [u32],
     /// First row of each prompt, and the end.
     starts: &'a mut [u32],
+    /// Position of each prompt's first input of the decoding step.
+    first: &'a mut [u32],
     /// The last token of each hypothesis.
     last: &'a mut [u32],
     /// Zeros, one per hypothesis.
     zeros: &'a mut [u32],
+    /// Position of each hypothesis' token.
+    at: &'a mut [u32],
     /// Which cache row holds each position of each hypothesis, now and after the step.
     origin: &'a mut [u32],
     spare: &'a mut [u32],
@@ -82,27 +103,38 @@ impl<'a> Area<'a> {
             sample: take(source),
             position: take(source),
             starts: take(shape.prompts + 1),
+            first: take(shape.prompts),
             last: take(rows),
             zeros: take(rows),
+            at: take(rows),
             origin: take(rows * shape.max_new),
             spare: take(rows * shape.max_new),
         }
     }
 
-    /// Lays the prompts out, row by row, and gives each of them one hypothesis.
-    fn fill(&mut self, group: &[Vec<u32>], start_id: u32) {
+    /// Lays the prompts out, row by row. T5's answers begin with the start token; a decoder's first input is the last token
+    /// of the prompt, so that only what is before it is laid out.
+    fn fill(&mut self, group: &[Vec<u32>], beams: usize, spec: &ModelSpec) {
         let mut row = 0;
         for (index, prompt) in group.iter().enumerate() {
             self.starts[index] = row as u32;
-            for (position, token) in prompt.iter().enumerate() {
+            let (before, last) = match spec {
+                ModelSpec::T5(spec) => (&prompt[..], spec.start_id),
+                ModelSpec::Decoder(_) => (&prompt[..prompt.len() - 1], prompt[prompt.len() - 1]),
+            };
+            for (position, token) in before.iter().enumerate() {
                 self.tokens[row] = *token;
                 self.sample[row] = index as u32;
                 self.position[row] = position as u32;
                 row += 1;
             }
+            self.first[index] = before.len() as u32;
+            // One hypothesis to begin with; where there will be more, they take its place.
+            for at in [index, index * beams] {
+                self.last[at] = last;
+            }
         }
         self.starts[group.len()] = row as u32;
-        self.last.fill(start_id);
         self.zeros.fill(0);
     }
 }
@@ -122,7 +154,7 @@ impl Engine {
     ) -> Result<Vec<Answer>, EngineError> {
         let generation = self.program.generation.as_ref().ok_or(EngineError::NotPlanned { what: "generation" })?;
         let shape = generation.shape;
-        check(&shape, prompts, options, self.program.spec.vocab)?;
+        check(&shape, prompts, options, self.program.spec.vocab())?;
         if options.max_new == 0 {
             return Ok(vec![Answer::default(); prompts.len()]);
         }
@@ -136,10 +168,11 @@ impl Engine {
         let mut area = Area::cut(words, &shape);
         let mut answers = Vec::with_capacity(prompts.len());
         for group in prompts.chunks(shape.prompts) {
-            area.fill(group, self.program.spec.start_id);
+            // In the first step the hypotheses of a prompt are all the same: one stands for all.
+            area.fill(group, 1, &self.program.spec);
             self.encode(generation, &area, group.len());
             match options.beams {
-                1 => self.greedy(generation, &mut area, group.len(), options.max_new, &mut answers),
+                1 => self.one_by_one(generation, &mut area, group.len(), options, &mut answers),
                 _ => self.beam_search(generation, &mut area, group.len(), options, &mut answers),
             }
         }
@@ -170,6 +203,7 @@ impl Engine {
         let rows = prompts * beams;
         for row in 0..rows {
             area.origin[row * generation.shape.max_new + position] = row as u32;
+            area.at[row] = area.first[row / beams] + position as u32;
         }
         let mut frame = self.frame(&generation.placed);
         frame.beam = Some(Beam {
@@ -177,33 +211,38 @@ impl Engine {
             map: &area.zeros[..rows],
             origin: &*area.origin,
             position,
+            at: &area.at[..rows],
             beams,
             source_starts: &area.starts[..=prompts],
         });
         frame.run(&generation.placed.tape.ops[generation.split..]);
-        &self.frame(&generation.placed).read(generation.logits)[..rows * self.program.spec.vocab]
+        &self.frame(&generation.placed).read(generation.logits)[..rows * self.program.spec.vocab()]
     }
 
-    fn greedy(
+    /// One hypothesis per prompt: the likeliest token each time, or one that is drawn.
+    fn one_by_one(
         &self,
         generation: &PlacedGeneration,
         area: &mut Area,
         prompts: usize,
-        max_new: usize,
+        options: &GenerateOptions,
         answers: &mut Vec<Answer>,
     ) {
         let (spec, simd, first) = (&self.program.spec, self.cores.simd, answers.len());
         answers.resize_with(first + prompts, Answer::default);
         let answers = &mut answers[first..];
-        let ended = |answer: &Answer| answer.tokens.last() == Some(&spec.eos_id);
-        for position in 0..max_new {
+        let ended = |answer: &Answer| answer.tokens.last().is_some_and(|token| spec.ends(*token));
+        for position in 0..options.max_new {
             // Whatever ended at the end of the group costs no more.
             let Some(live) = answers.iter().rposition(|a| !ended(a)).map(|i| i + 1) else { break };
             let logits = self.decode(generation, area, live, 1, position);
-            for (row, (answer, logits)) in answers.iter_mut().zip(logits.chunks_exact(spec.vocab)).enumerate() {
-                area.last[row] = spec.pad_id;
+            for (row, (answer, logits)) in answers.iter_mut().zip(logits.chunks_exact(spec.vocab())).enumerate() {
+                area.last[row] = spec.pad_id();
                 if !ended(answer) {
-                    let token = rank::first_of_largest(simd, logits);
+                    let token = match &options.sampling {
+                        None => rank::first_of_largest(simd, logits),
+                        Some(how) => sample::draw(simd, logits, how, (first + row) as u32, position as u32),
+                    };
                     answer.score += rank::normaliser(simd, logits).log_probability(logits[token as usize]);
                     answer.tokens.push(token);
                     area.last[row] = token;
@@ -222,7 +261,11 @@ impl Engine {
     ) {
         let (spec, simd) = (&self.program.spec, self.cores.simd);
         let (width, stride) = (options.beams, generation.shape.max_new);
-        let rules = Rules::new(options, spec.eos_id);
+        let ends = match spec {
+            ModelSpec::T5(spec) => vec![spec.eos_id],
+            ModelSpec::Decoder(spec) => spec.eos_ids.clone(),
+        };
+        let (rules, vocab) = (Rules::new(options, ends), spec.vocab());
         let most = prompts * width;
         let mut searches: Vec<Search> = (0..prompts).map(|_| Search::default()).collect();
         // `made[position, row]`: the token that the row's hypothesis got there, its input one position later.
@@ -230,14 +273,13 @@ impl Engine {
         let mut scores = vec![0.0f32; most];
         let mut ranked = vec![Candidate::default(); most * 2 * width];
         let mut next = Vec::with_capacity(width);
-        // In the first step the hypotheses of a prompt are all the same: one stands for all.
         let mut beams = 1;
         for position in 0..options.max_new {
             let Some(live) = searches.iter().rposition(|s| !s.done).map(|i| i + 1) else { break };
             let logits = self.decode(generation, area, live, beams, position);
             let ranked = &mut ranked[..live * beams * 2 * width];
             ranked.par_chunks_mut(2 * width).with_max_len(1).enumerate().for_each(|(row, top)| {
-                let logits = &logits[row * spec.vocab..][..spec.vocab];
+                let logits = &logits[row * vocab..][..vocab];
                 rank::continuations(simd, row, logits, scores[row], top);
             });
             let per_prompt = ranked.chunks_exact_mut(beams * 2 * width);

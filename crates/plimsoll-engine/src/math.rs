@@ -54,9 +54,36 @@ pub fn gelu_with_slope(x: f32) -> (f32, f32) {
     (value, slope)
 }
 
+/// `x / (1 + e^-x)`.
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `silu(x)` and its derivative.
+#[inline(always)]
+pub fn silu_with_slope(x: f32) -> (f32, f32) {
+    let sigmoid = 1.0 / (1.0 + exp(-x));
+    (x * sigmoid, sigmoid * (1.0 + x * (1.0 - sigmoid)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silu_agrees_with_double_precision() {
+        for i in -200_000..=200_000 {
+            let x = i as f32 * 1e-3;
+            let wide = f64::from(x);
+            let sigmoid = 1.0 / (1.0 + (-wide).exp());
+            let slope = sigmoid * (1.0 + wide * (1.0 - sigmoid));
+            assert!((f64::from(silu(x)) - wide * sigmoid).abs() < 4e-7 * wide.abs().max(1.0), "{x}");
+            let (value, got) = silu_with_slope(x);
+            assert!((f64::from(value) - wide * sigmoid).abs() < 4e-7 * wide.abs().max(1.0), "{x}");
+            assert!((f64::from(got) - slope).abs() < 2e-6, "{x}: {got}, exactly {slope}");
+        }
+    }
 
     #[test]
     fn exp_is_within_two_units_in_the_last_place() {

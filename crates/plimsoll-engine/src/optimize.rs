@@ -5,7 +5,10 @@ use plimsoll_plan::train::OptimizerSpec;
 use crate::cpu::Cores;
 use crate::cpu::adafactor::{AdafactorStep, SecondMoment, adafactor};
 use crate::cpu::adamw::{AdamWStep, adamw};
+use crate::cpu::adamw8bit::adamw8bit;
+use crate::cpu::lion::{LionStep, lion};
 use crate::cpu::sgd::{SgdStep, sgd};
+use crate::cpu::weight::WeightMut;
 
 /// What changes from update to update.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +26,7 @@ pub(crate) fn update(
     cores: Cores,
     optimizer: &OptimizerSpec,
     step: Step,
-    weight: &mut [f32],
+    weight: WeightMut,
     grad: &[f32],
     matrix: bool,
     state: &mut dyn Iterator<Item = &mut [f32]>,
@@ -33,7 +36,8 @@ pub(crate) fn update(
     let grad_scale = step.grad_scale;
     let number = step.update + 1;
     match optimizer {
-        OptimizerSpec::AdamW { lr, betas, eps, weight_decay } => {
+        OptimizerSpec::AdamW { lr, betas, eps, weight_decay }
+        | OptimizerSpec::AdamW8bit { lr, betas, eps, weight_decay } => {
             let step = AdamWStep {
                 lr: step.lr.unwrap_or(*lr),
                 betas: *betas,
@@ -42,7 +46,14 @@ pub(crate) fn update(
                 step: number,
                 grad_scale,
             };
-            adamw(cores, &step, weight, grad, next(), next());
+            match optimizer {
+                OptimizerSpec::AdamW8bit { .. } => adamw8bit(cores, &step, weight, grad, next(), next()),
+                _ => adamw(cores, &step, weight, grad, next(), next()),
+            }
+        }
+        OptimizerSpec::Lion { lr, betas, weight_decay } => {
+            let step = LionStep { lr: step.lr.unwrap_or(*lr), betas: *betas, weight_decay: *weight_decay, grad_scale };
+            lion(cores, &step, weight, grad, next());
         }
         OptimizerSpec::Sgd { lr, momentum, dampening, nesterov, weight_decay } => {
             let step = SgdStep {

@@ -69,9 +69,34 @@ impl Dropper {
     }
 }
 
+/// Elements that one call of `rounding` covers: two of each of its words.
+pub const ROUNDED: usize = 2 * BLOCK;
+/// Marks counters that round weights; the places of dropout are below it.
+const ROUNDING: u32 = 1 << 31;
+
+/// The random bits that round elements `group * ROUNDED ..` of a stored parameter after an update.
+#[inline(always)]
+pub fn rounding(seed: u64, update: u64, param: u32, group: u64) -> [u16; ROUNDED] {
+    let counter = group * LANES as u64;
+    let words = philox(seed, counter as u32, (counter >> 32) as u32, ROUNDING | param, update as u32);
+    let mut bits = [0; ROUNDED];
+    for w in 0..4 {
+        for i in 0..LANES {
+            bits[w * LANES + i] = words[w][i] as u16;
+            bits[BLOCK + w * LANES + i] = (words[w][i] >> 16) as u16;
+        }
+    }
+    bits
+}
+
 /// Blocks that a row of `width` columns takes.
 pub fn blocks(width: usize) -> usize {
     width.div_ceil(BLOCK)
+}
+
+/// One word of the stream of (seed, sequence, position).
+pub fn word(seed: u64, sequence: u32, position: u32) -> u32 {
+    philox(seed, position, sequence, u32::MAX, 0)[0][0]
 }
 
 /// Four words for each of sixteen consecutive counters.
@@ -114,6 +139,22 @@ mod tests {
             [zero[0][0], zero[1][0], zero[2][0], zero[3][0]],
             [0x5f6f_b709, 0x0d89_3f64, 0x4f12_1f81, 0x4f73_0a48]
         );
+    }
+
+    #[test]
+    fn rounding_bits_differ_from_group_to_group_and_are_even() {
+        let (mut sum, mut seen) = (0.0f64, std::collections::HashSet::new());
+        for update in 0..4 {
+            for param in 0..4 {
+                for group in [0, 1, 2, 1 << 28, 1 << 29] {
+                    let bits = rounding(7, update, param, group);
+                    sum += bits.iter().map(|b| f64::from(*b)).sum::<f64>();
+                    assert!(seen.insert(bits));
+                }
+            }
+        }
+        let mean = sum / (80 * ROUNDED) as f64 / 65_535.0;
+        assert!((mean - 0.5).abs() < 0.01, "{mean}");
     }
 
     #[test]

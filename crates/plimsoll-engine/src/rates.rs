@@ -21,7 +21,7 @@ pub fn measure_rates(simd: Simd) -> Rates {
     let mut c = vec![0.0f32; SIZE * SIZE];
     let mut workspace = vec![0.0f32; matmul_workspace(&Tiles::of(simd), threads, SIZE, SIZE)];
     let flops = best(|| {
-        let out = Output { data: c.as_mut_ptr(), stride: SIZE, add: false, scale: 1.0 };
+        let out = Output { data: c.as_mut_ptr(), stride: SIZE, add: false, scale: 1.0, bias: None };
         // SAFETY: three matrices of SIZE x SIZE and the workspace that the formula asks for.
         unsafe {
             matmul(

@@ -41,9 +41,12 @@ impl Snapshot {
         }
     }
 
-    /// A parameter, by its index.
-    pub fn param(&self, index: usize) -> &[f32] {
-        &self.words()[self.layout.params[index].clone()]
+    /// The bytes of a trained parameter, as they are stored.
+    pub fn param_bytes(&self, index: usize) -> &[u8] {
+        let words = self.words();
+        // SAFETY: any four bytes of f32 are four bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4) };
+        &bytes[self.layout.params[index].clone()]
     }
 
     /// Optimizer state `nth` of a parameter.

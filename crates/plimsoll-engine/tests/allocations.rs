@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fixture::choices;
 use plimsoll_engine::{Engine, MicroStep, Snapshot, Updates, with_cores};
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::program::{EvalJob, Job, compile};
-use plimsoll_plan::t5::Choices;
 use plimsoll_plan::train::OptimizerSpec;
 use random::{batches, fill, job, v10, v11, weights};
 

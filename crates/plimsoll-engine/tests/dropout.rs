@@ -7,6 +7,7 @@ use fixture::{Batch, choices};
 use plimsoll_engine::cpu::embed::embed_forward;
 use plimsoll_engine::cpu::norm::norm_forward;
 use plimsoll_engine::cpu::residual::residual_forward;
+use plimsoll_engine::cpu::weights::Weights;
 use plimsoll_engine::cpu::{Cores, Dropper, Rows};
 use plimsoll_engine::{Engine, Loss, MicroStep, Updates, with_cores};
 use plimsoll_plan::program::{EvalJob, Job, compile};
@@ -54,7 +55,8 @@ fn training_drops_and_evaluation_does_not() {
         {
             assert!((first - other).abs() > 1e-4 * first, "{what} gives the same loss: {first} and {other}");
         }
-        let dry = Job { spec: plimsoll_plan::spec::T5Spec { dropout: 0.0, ..job.spec.clone() }, ..job.clone() };
+        let mut dry = job.clone();
+        dry.spec.set_dropout(0.0);
         let undropped = with_engine(&dry, SAMPLES, 1, |engine| loss(engine, batch, 0..SAMPLES, 0, 0).sum);
         assert!(
             (undropped - evaluated).abs() < 1e-6 * evaluated,
@@ -123,7 +125,7 @@ fn a_linear_place_keeps_its_expectation() {
     let n = ROWS * WIDTH;
     let embed = deviations(|cores, rows, drop| {
         let (ids, mut out) = ((0..ROWS as u32).collect::<Vec<u32>>(), vec![f32::NAN; n]);
-        embed_forward(cores, rows, WIDTH, &ids, &values(n), &mut out, drop);
+        embed_forward(cores, rows, WIDTH, &ids, Weights::f32(&values(n)), None, &mut out, drop);
         out
     });
     let residual = deviations(|cores, rows, drop| {

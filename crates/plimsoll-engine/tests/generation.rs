@@ -11,9 +11,9 @@ use std::process::Command;
 use fixture::{Batch, Fixture, choices, sgd, tensors, with_job};
 use plimsoll_engine::{Engine, EngineError, GenerateOptions, MicroStep, with_cores};
 use plimsoll_plan::batch::BatchShape;
-use plimsoll_plan::program::compile_inference;
+use plimsoll_plan::generation::GenerateShape;
+use plimsoll_plan::program::{InferenceJob, compile_inference};
 use plimsoll_plan::spec::T5Spec;
-use plimsoll_plan::t5::GenerateShape;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -28,9 +28,14 @@ fn with_generator<R: Send>(
     beams: usize,
     f: impl FnOnce(&mut Engine) -> R + Send,
 ) -> R {
-    let eval = BatchShape { samples: 6, source_len: SOURCE_LEN, target_len: MAX_NEW };
+    let eval = BatchShape { samples: 6, source_len: SOURCE_LEN, target_len: MAX_NEW, documents: 1 };
     let shape = GenerateShape { prompts, beams, source_len: SOURCE_LEN, max_new: MAX_NEW };
-    let program = compile_inference(&fixture.spec, Some((eval, 32)), Some(shape), 2, plimsoll_engine::simd::detect());
+    let program = compile_inference(&InferenceJob::new(
+        fixture.spec.clone(),
+        Some((eval, 32)),
+        Some(shape),
+        (2, plimsoll_engine::simd::detect()),
+    ));
     let run = move || {
         let mut engine = Engine::start(program, None).unwrap();
         fixture.fill(&mut engine);
@@ -197,8 +202,13 @@ fn one_new_token_is_the_first_of_many() {
 #[test]
 fn what_was_not_planned_is_refused_with_both_numbers() {
     let fixture = Fixture::load("v10_tied_padded");
-    let eval = BatchShape { samples: 1, source_len: 4, target_len: 4 };
-    let program = compile_inference(&fixture.spec, Some((eval, 32)), None, 2, plimsoll_engine::simd::detect());
+    let eval = BatchShape { samples: 1, source_len: 4, target_len: 4, documents: 1 };
+    let program = compile_inference(&InferenceJob::new(
+        fixture.spec.clone(),
+        Some((eval, 32)),
+        None,
+        (2, plimsoll_engine::simd::detect()),
+    ));
     with_cores(
         2,
         || {},
@@ -300,7 +310,7 @@ fn random_prompts_get_the_answers_of_transformers() {
         let done = peer.output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let expected = tensors(&out);
-        let options = GenerateOptions { beams, max_new: MAX_NEW, length_penalty, early_stopping };
+        let options = GenerateOptions { length_penalty, early_stopping, ..GenerateOptions::beam(beams, MAX_NEW) };
         with_generator(&fixture, 7, 4, |engine| {
             let greedy = engine.generate(&prompts, &GenerateOptions::greedy(MAX_NEW)).unwrap();
             assert_eq!(greedy, answers(&expected["greedy"]), "round {round}");
@@ -350,7 +360,8 @@ static ALLOCATOR: Counting = Counting;
 fn heap_of_a_call(vocab: usize, beams: usize) -> isize {
     let spec = T5Spec { vocab, ..Fixture::load("v10_tied_padded").spec };
     let shape = GenerateShape { prompts: 4, beams: 4, source_len: SOURCE_LEN, max_new: MAX_NEW };
-    let program = compile_inference(&spec, None, Some(shape), 2, plimsoll_engine::simd::detect());
+    let program =
+        compile_inference(&InferenceJob::new(spec.clone(), None, Some(shape), (2, plimsoll_engine::simd::detect())));
     let run = move || {
         let mut engine = Engine::start(program, None).unwrap();
         for index in 0..engine.program().store.params.len() {

@@ -63,14 +63,11 @@ fn twenty_updates(case: &str, run: &str, optimizer: OptimizerSpec, clip_norm: Op
     let fixture = Fixture::load(case);
     let batches = fixture.train_batches();
     let rows = batches[0].sources.len();
-    let lr = match optimizer {
-        OptimizerSpec::Adafactor { lr, .. } => lr,
-        OptimizerSpec::AdamW { lr, .. } | OptimizerSpec::Sgd { lr, .. } => Some(lr),
-    };
+    let lr = optimizer.lr();
     let job = fixture.job(rows, optimizer, clip_norm.is_some());
     let mut ways = vec![choices(rows / micro_batches)];
     if job.may_update_in_backward(rows / micro_batches) {
-        ways.push(plimsoll_plan::t5::Choices { optimizer_in_backward: true, ..ways[0] });
+        ways.push(plimsoll_plan::choices::Choices { optimizer_in_backward: true, ..ways[0] });
     }
     for how in ways {
         with_job(&job, &how, clip_norm, |engine| {

@@ -5,7 +5,7 @@ mod random;
 
 use fixture::{Batch, choices, train_update, with_job};
 use plimsoll_engine::{Engine, Snapshot};
-use plimsoll_plan::t5::Choices;
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::train::OptimizerSpec;
 use random::{batches, fill, job, v10, v11, weights};
 
@@ -25,7 +25,8 @@ fn held(engine: &Engine) -> Vec<Vec<f32>> {
 fn copied(snapshot: &Snapshot, states: &[usize]) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
     for (at, count) in states.iter().enumerate() {
-        all.push(snapshot.param(at).to_vec());
+        let words = snapshot.param_bytes(at).chunks_exact(4);
+        all.push(words.map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect());
         all.extend((0..*count).map(|nth| snapshot.state(at, nth).to_vec()));
     }
     all

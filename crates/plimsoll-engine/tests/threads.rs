@@ -4,8 +4,8 @@ mod fixture;
 mod random;
 
 use fixture::choices;
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::program::Job;
-use plimsoll_plan::t5::Choices;
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
 use random::{batches, job, train, v10, v11};

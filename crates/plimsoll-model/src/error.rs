@@ -47,6 +47,10 @@ pub enum ModelError {
     #[error("`{}` is not a plain file", path.display())]
     NotAFile { path: PathBuf },
 
+    /// A file that should be text is not.
+    #[error("`{}` is not UTF-8 text", path.display())]
+    NotText { path: PathBuf },
+
     /// A JSON file is larger than any honest one.
     #[error("`{}` has {got_bytes} bytes; at most {limit_bytes} are expected of such a file", path.display())]
     FileTooLarge { path: PathBuf, limit_bytes: u64, got_bytes: u64 },
@@ -138,6 +142,30 @@ pub enum ModelError {
     /// The slice lent for a tensor has another number of elements.
     #[error("tensor `{tensor}` has {expected} elements, the slice given for it has {got}")]
     SliceLength { tensor: String, expected: usize, got: usize },
+
+    /// Elements were asked for that a tensor does not have.
+    #[error("tensor `{tensor}` has {elements} elements; {got} from {first} on were asked for")]
+    PartRange { tensor: String, elements: usize, first: usize, got: usize },
+
+    /// A storage that model folders do not have.
+    #[error("a model is saved as f32 or bf16, not as `{dtype:?}`")]
+    DtypeNotSaved { dtype: plimsoll_plan::dtype::Dtype },
+
+    /// A spec that is not, and cannot become, what the config says.
+    #[error("`{}` describes another model than the one to be saved", path.display())]
+    SpecNotSaid { path: PathBuf },
+
+    /// The folder has not both files of an adapter.
+    #[error("`{}` has no `{file}`; it holds {}", dir.display(), list(found))]
+    AdapterMissing { dir: PathBuf, file: &'static str, found: Vec<String> },
+
+    /// A key of adapter_config.json asks for something that we do not know.
+    #[error("`{}`: key `{key}` is not known here, and is set to `{found}`", path.display())]
+    AdapterKey { path: PathBuf, key: String, found: String },
+
+    /// None of the modules that an adapter is for is a module of the model.
+    #[error("none of the modules {} is a matrix product of the model's blocks", list(targets))]
+    NoSuchModules { targets: Vec<String> },
 
     /// A tensor to be written is given twice.
     #[error("tensor `{tensor}` is given twice")]

@@ -5,11 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_plan::spec::{T5Spec, t5_params};
+use plimsoll_plan::spec::ModelSpec;
 use serde_json::Value;
 
+use crate::chat::{self, ChatTemplate};
 use crate::config::{self, Said};
-use crate::weights::{DECODER_EMBEDDING, ENCODER_EMBEDDING, HEAD};
+use crate::names::{HEAD, SHARED, T5_TABLES};
 use crate::{ModelError, WeightFiles, small_file};
 
 /// A folder with a valid config.json.
@@ -36,26 +37,49 @@ impl ModelFolder {
     }
 
     /// Reads config.json and the weights' headers, and checks one against the other: the door for training from given
-    /// weights. `spec().tied` is then what transformers 5 makes of the same files: the head is a parameter of its own
-    /// if and only if the files hold one and it differs from the embedding table.
+    /// weights. Whether the head is tied is then what transformers 5 makes of the same files. A T5's head is a
+    /// parameter of its own if and only if the files hold one and it differs from the embedding table; a decoder's
+    /// also where the config says so.
     pub fn open_with_weights(dir: impl AsRef<Path>) -> Result<(ModelFolder, WeightFiles), ModelError> {
         let mut folder = ModelFolder::open(dir)?;
-        let weights = WeightFiles::open(&folder.dir)?;
-        let spec = &mut folder.said.spec;
-        spec.tied = !weights.has_head_of_its_own_name();
-        weights.check(&t5_params(spec))?;
+        let mut weights = WeightFiles::open(&folder.dir)?;
+        let table = match &folder.said.spec {
+            ModelSpec::T5(_) => SHARED,
+            ModelSpec::Decoder(spec) => spec.table_name(),
+        };
+        let may_tie = match &folder.said.spec {
+            ModelSpec::T5(_) => true,
+            ModelSpec::Decoder(spec) => spec.tied,
+        };
+        if may_tie {
+            weights.read_table_from_head(table);
+            folder.set_tied(!weights.has_head_beside(table));
+        }
+        weights.check(&folder.spec().params())?;
         // Only now are weights read: a table for each name that may be, or may not be, another name of the embedding.
-        spec.tied = spec.tied || weights.same_as_shared(HEAD)?;
-        for name in [ENCODER_EMBEDDING, DECODER_EMBEDDING] {
-            if weights.contains(name) && !weights.same_as_shared(name)? {
-                return Err(weights.embeddings_differ(name));
+        if may_tie && weights.has_head_beside(table) && weights.same_as_table(HEAD, table)? {
+            folder.set_tied(true);
+            weights.head_is_the_table();
+        }
+        if folder.spec().t5().is_some() {
+            for name in T5_TABLES {
+                if weights.contains(name) && !weights.same_as_table(name, table)? {
+                    return Err(weights.embeddings_differ(name, table));
+                }
             }
         }
         Ok((folder, weights))
     }
 
+    fn set_tied(&mut self, tied: bool) {
+        match &mut self.said.spec {
+            ModelSpec::T5(spec) => spec.tied = tied,
+            ModelSpec::Decoder(spec) => spec.tied = tied,
+        }
+    }
+
     /// The model, as config.json (and the weights, where they were opened too) states it.
-    pub fn spec(&self) -> &T5Spec {
+    pub fn spec(&self) -> &ModelSpec {
         &self.said.spec
     }
 
@@ -77,6 +101,12 @@ impl ModelFolder {
     /// Where tokenizer.json is.
     pub fn tokenizer_path(&self) -> Result<PathBuf, ModelError> {
         tokenizer_in(&self.dir)
+    }
+
+    /// The template that turns a conversation into text, where the folder has one: `chat_template.jinja`, else
+    /// `chat_template` of tokenizer_config.json (of several, the one called `default`).
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, ModelError> {
+        chat::read(&self.dir)
     }
 }
 

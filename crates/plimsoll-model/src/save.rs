@@ -1,197 +1,60 @@
 //! The final model, as a folder that transformers loads.
 //!
-//! Invariant: the folder appears whole or not at all. Everything is written into a sibling (`.NAME.partial`), synced,
-//! and renamed; the kernel itself refuses the rename if the name has been taken meanwhile. A sibling left by a killed
-//! writer is cleared by the next one; one folder has one writer.
+//! Invariant: the folder appears whole or not at all (`partial.rs`), and holds exactly the parameters of its spec.
+//! Tensors are read piece by piece from whoever has them, so that saving needs one small buffer.
 
-use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use plimsoll_plan::spec::{T5Spec, t5_params};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::spec::ModelSpec;
 use serde_json::Value;
 
-use crate::weights::{HEAD, SHARED};
-use crate::write::{TensorView, write_safetensors};
+use crate::names::{HEAD, SHARED};
+use crate::partial::{Existing, Partial};
+use crate::source::TensorSource;
+use crate::write::{Outgoing, write_from};
 use crate::{ModelError, config, folder};
 
-/// What to do with a folder that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
-    /// Leave it, and say so.
-    Refuse,
-    /// Put the new one in its place, in one step, then remove it.
-    Replace,
-}
-
-/// Copied from the source folder where it has them; tokenizer.json must be there.
-const SIDE_FILES: [&str; 7] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "spiece.model",
-    "chat_template.jinja",
-    "generation_config.json",
-];
+const GENERATION: &str = "generation_config.json";
 
 /// Writes a model folder: config.json (the raw `config`, with what `spec` makes true), generation_config.json,
-/// model.safetensors with exactly the parameters of `spec`, and the tokenizer files of `source`.
+/// model.safetensors with exactly the parameters of `spec` as f32 or bf16 (rounded to nearest), and the tokenizer files
+/// of the folder `side`. [`crate::Views`] is a source of slices.
 pub fn save_model(
     dir: impl AsRef<Path>,
     config: &Value,
-    spec: &T5Spec,
-    tensors: &[TensorView<'_>],
-    source: impl AsRef<Path>,
+    spec: &ModelSpec,
+    dtype: Dtype,
+    tensors: &mut dyn TensorSource,
+    side: impl AsRef<Path>,
     existing: Existing,
 ) -> Result<(), ModelError> {
-    let (dir, source) = (dir.as_ref(), source.as_ref());
-    let family = config::read(&source.join("config.json"), config)?.family;
-    let tensors = parameters(spec, tensors)?;
-    folder::tokenizer_in(source)?;
+    let (dir, side) = (dir.as_ref(), side.as_ref());
+    let config = config::to_save(&side.join("config.json"), config, spec, dtype)?;
+    folder::tokenizer_in(side)?;
     let partial = Partial::begin(dir, existing)?;
-
-    partial.write_json("config.json", &config::to_save(config, family, spec))?;
-    partial.write_json("generation_config.json", &config::generation(spec))?;
-    for name in SIDE_FILES {
-        let from = source.join(name);
-        if from.is_file() {
-            partial.copy(&from, name)?;
-        }
+    partial.write_json("config.json", &config)?;
+    match side.join(GENERATION).is_file() {
+        true => partial.copy(&side.join(GENERATION), GENERATION)?,
+        false => partial.write_json(GENERATION, &config::generation(spec))?,
     }
-    let mut file = fs_err::File::create(partial.path.join("model.safetensors"))?;
-    write_safetensors(&mut file, &[], &tensors)?;
+    partial.copy_side_files(side)?;
+    let mut file = partial.create("model.safetensors")?;
+    write_from(&mut file, dtype, &outgoing(spec), tensors)?;
     file.sync_all()?;
     partial.finish(dir, existing)
 }
 
-/// The tensors to write, in the model's order, after checking that they are the model's.
+/// What is written, in the model's order.
 ///
-/// A tied model whose head is not scaled is written with its head: transformers 4 knows an unscaled head only as one of
+/// A tied T5 whose head is not scaled is written with its head: transformers 4 knows an unscaled head only as one of
 /// its own; transformers 5 sees that both are equal and ties them.
-fn parameters<'a>(spec: &T5Spec, given: &[TensorView<'a>]) -> Result<Vec<TensorView<'a>>, ModelError> {
-    let mut by_name: BTreeMap<&str, TensorView<'a>> = BTreeMap::new();
-    for tensor in given {
-        if by_name.insert(tensor.name, *tensor).is_some() {
-            return Err(ModelError::GivenTwice { tensor: tensor.name.into() });
-        }
+fn outgoing(spec: &ModelSpec) -> Vec<Outgoing> {
+    let mut list: Vec<Outgoing> =
+        spec.params().into_iter().map(|p| Outgoing { from: p.name.clone(), name: p.name, shape: p.shape }).collect();
+    if spec.t5().is_some_and(|t5| t5.tied && !t5.scale_head) {
+        let shape = vec![spec.vocab(), spec.d_model()];
+        list.push(Outgoing { name: HEAD.into(), from: SHARED.into(), shape });
     }
-    let mut list = Vec::new();
-    for param in t5_params(spec) {
-        let Some(tensor) = by_name.remove(param.name.as_str()) else {
-            return Err(ModelError::NotGiven { tensor: param.name });
-        };
-        if tensor.shape != param.shape {
-            return Err(ModelError::GivenShape {
-                tensor: param.name,
-                expected: param.shape,
-                got: tensor.shape.to_vec(),
-            });
-        }
-        list.push(tensor);
-    }
-    if let Some(name) = by_name.keys().next() {
-        return Err(ModelError::NoParameter { tensor: name.to_string() });
-    }
-    if spec.tied && !spec.scale_head {
-        let table = list.iter().find(|t| t.name == SHARED).copied();
-        list.extend(table.map(|t| TensorView { name: HEAD, ..t }));
-    }
-    Ok(list)
-}
-
-/// A folder in the making; removed with its contents unless finished.
-struct Partial {
-    path: PathBuf,
-}
-
-impl Partial {
-    fn begin(dir: &Path, existing: Existing) -> Result<Partial, ModelError> {
-        let Some(name) = dir.file_name() else {
-            return Err(ModelError::NotAFolder { dir: dir.into() });
-        };
-        if let Ok(facts) = fs_err::symlink_metadata(dir) {
-            match existing {
-                Existing::Refuse => return Err(ModelError::Exists { dir: dir.into() }),
-                Existing::Replace if !facts.is_dir() => return Err(ModelError::NotAFolder { dir: dir.into() }),
-                Existing::Replace => {}
-            }
-        }
-        let parent = parent_of(dir);
-        fs_err::create_dir_all(parent)?;
-        let path = parent.join(format!(".{}.partial", name.to_string_lossy()));
-        if path.is_dir() {
-            fs_err::remove_dir_all(&path)?;
-        }
-        fs_err::create_dir(&path)?;
-        Ok(Partial { path })
-    }
-
-    fn write_json(&self, name: &str, value: &Value) -> Result<(), ModelError> {
-        let mut file = fs_err::File::create(self.path.join(name))?;
-        file.write_all(format!("{value:#}\n").as_bytes())?;
-        Ok(file.sync_all()?)
-    }
-
-    /// The contents of a file, not its permissions: a source kept read-only must not make a model that cannot be moved.
-    fn copy(&self, from: &Path, name: &str) -> Result<(), ModelError> {
-        let mut to = fs_err::File::create(self.path.join(name))?;
-        std::io::copy(&mut fs_err::File::open(from)?, &mut to)?;
-        Ok(to.sync_all()?)
-    }
-
-    fn finish(self, dir: &Path, existing: Existing) -> Result<(), ModelError> {
-        fs_err::File::open(&self.path)?.sync_all()?;
-        match existing {
-            Existing::Refuse => self.take_name(dir)?,
-            Existing::Replace => match renameat_with(CWD, &self.path, CWD, dir, RenameFlags::EXCHANGE) {
-                Ok(()) => {}
-                Err(Errno::NOENT) => self.take_name(dir)?,
-                Err(errno) if unsupported(errno) => self.step_aside(dir)?,
-                Err(errno) => return Err(std::io::Error::from(errno).into()),
-            },
-        }
-        fs_err::File::open(parent_of(dir))?.sync_all()?;
-        Ok(())
-        // Dropped here: what an exchange left under the partial name, the old folder, goes.
-    }
-
-    /// Replacing where the file system cannot exchange: there is always the old folder or the new one, whole, under
-    /// its name or beside it.
-    fn step_aside(&self, dir: &Path) -> Result<(), ModelError> {
-        let old = self.path.with_extension("replaced");
-        fs_err::rename(dir, &old)?;
-        fs_err::rename(&self.path, dir)?;
-        Ok(fs_err::remove_dir_all(&old)?)
-    }
-
-    fn take_name(&self, dir: &Path) -> Result<(), ModelError> {
-        match renameat_with(CWD, &self.path, CWD, dir, RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => Err(ModelError::Exists { dir: dir.into() }),
-            // Network and WSL drives: ask, then rename.
-            Err(errno) if unsupported(errno) => match dir.try_exists()? {
-                true => Err(ModelError::Exists { dir: dir.into() }),
-                false => Ok(fs_err::rename(&self.path, dir)?),
-            },
-            Err(errno) => Err(std::io::Error::from(errno).into()),
-        }
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // Not there after a plain rename; anything else that stays is cleared by the next writer.
-        let _ = fs_err::remove_dir_all(&self.path);
-    }
-}
-
-fn unsupported(errno: Errno) -> bool {
-    matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
-}
-
-fn parent_of(dir: &Path) -> &Path {
-    dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    list
 }

@@ -11,14 +11,14 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use crate::header::Stored;
-use crate::weights::SHARED;
 use crate::{ModelError, WeightFiles};
 
 /// Elements of one comparison buffer; two make 1 MiB.
 const COMPARED_AT_ONCE: usize = 128 << 10;
 
 impl WeightFiles {
-    /// Reads a tensor into `out`, as f32. `shared.weight` is also found under the other names of the embedding table.
+    /// Reads a tensor into `out`, as f32. It is also found under the other names that files have for it: without the
+    /// model's prefix, as one of T5's embeddings, or with PEFT's prefix.
     pub fn fill(&self, name: &str, out: &mut [f32]) -> Result<(), ModelError> {
         let (file, stored) = self.stored(name)?;
         self.must_be_float(file, stored)?;
@@ -29,10 +29,21 @@ impl WeightFiles {
         read_elements(file, stored, 0, out)
     }
 
-    /// Whether a tensor holds the same numbers as the embedding table; as torch compares, so that 0 and -0 are the same.
-    pub(crate) fn same_as_shared(&self, name: &str) -> Result<bool, ModelError> {
+    /// Reads elements of a tensor, from `first` on, as many as `out` has.
+    pub fn fill_part(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), ModelError> {
         let (file, stored) = self.stored(name)?;
-        let (shared_file, shared) = self.stored(SHARED)?;
+        self.must_be_float(file, stored)?;
+        let elements = stored.elements();
+        if first.checked_add(out.len()).is_none_or(|end| end > elements) {
+            return Err(ModelError::PartRange { tensor: name.into(), elements, first, got: out.len() });
+        }
+        read_elements(file, stored, first, out)
+    }
+
+    /// Whether a tensor holds the same numbers as the embedding table; as torch compares, so that 0 and -0 are the same.
+    pub(crate) fn same_as_table(&self, name: &str, table: &str) -> Result<bool, ModelError> {
+        let (file, stored) = self.stored(name)?;
+        let (shared_file, shared) = self.stored(table)?;
         if stored.name == shared.name {
             return Ok(true);
         }

@@ -6,22 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::spec::Param;
-use safetensors::Dtype;
+use safetensors::Dtype as FileDtype;
 
 use crate::header::{self, Stored};
+use crate::names::{self, HEAD};
 use crate::{ModelError, small_file};
-
-/// The embedding table.
-pub(crate) const SHARED: &str = "shared.weight";
-/// The head, where it is written down; otherwise the embedding table serves.
-pub(crate) const HEAD: &str = "lm_head.weight";
-/// Other names of the embedding table in files of older writers.
-pub(crate) const ENCODER_EMBEDDING: &str = "encoder.embed_tokens.weight";
-/// See [`ENCODER_EMBEDDING`].
-pub(crate) const DECODER_EMBEDDING: &str = "decoder.embed_tokens.weight";
-/// Written by the first T5 checkpoints, read by nobody: cross attention has no position bias.
-const IGNORED: &str = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
 
 /// Open files of weights, with the place of every tensor.
 #[derive(Debug)]
@@ -31,6 +22,10 @@ pub struct WeightFiles {
     pub(crate) files: Vec<fs_err::File>,
     metadata: BTreeMap<String, String>,
     tensors: BTreeMap<String, (usize, Stored)>,
+    /// The table that is read from the head, where the files hold a tied model's head and not its table.
+    table_as_head: Option<&'static str>,
+    /// The head was compared, and is the table once more.
+    head_is_table: bool,
 }
 
 #[derive(serde::Deserialize)]
@@ -58,10 +53,20 @@ impl WeightFiles {
     /// Opens one safetensors file, whatever tensors it holds.
     pub fn open_file(path: impl AsRef<Path>) -> Result<WeightFiles, ModelError> {
         let path = path.as_ref();
-        let mut weights =
-            WeightFiles { place: path.into(), files: Vec::new(), metadata: BTreeMap::new(), tensors: BTreeMap::new() };
+        let mut weights = WeightFiles::empty(path);
         weights.add(path)?;
         Ok(weights)
+    }
+
+    fn empty(place: &Path) -> WeightFiles {
+        WeightFiles {
+            place: place.into(),
+            files: Vec::new(),
+            metadata: BTreeMap::new(),
+            tensors: BTreeMap::new(),
+            table_as_head: None,
+            head_is_table: false,
+        }
     }
 
     fn open_index(dir: &Path, path: &Path) -> Result<WeightFiles, ModelError> {
@@ -74,8 +79,7 @@ impl WeightFiles {
                 return Err(ModelError::IndexFileName { path: path.into(), tensor, file });
             }
         }
-        let mut weights =
-            WeightFiles { place: dir.into(), files: Vec::new(), metadata: BTreeMap::new(), tensors: BTreeMap::new() };
+        let mut weights = WeightFiles::empty(dir);
         for shard in index.weight_map.values().collect::<BTreeSet<_>>() {
             let file = dir.join(shard);
             if !file.try_exists()? {
@@ -135,20 +139,22 @@ impl WeightFiles {
             }
             self.must_be_float(file, stored)?;
         }
-        let trained: Vec<String> = self.extras(params).into_iter().filter(|name| is_trained(name)).collect();
+        let trained: Vec<String> = self.extras(params).into_iter().filter(|name| names::is_trained(name)).collect();
         match trained.is_empty() {
             true => Ok(()),
             false => Err(ModelError::TrainedExtras { path: self.place.clone(), tensors: trained }),
         }
     }
 
-    /// Tensors that none of these parameters reads. [`WeightFiles::check`] refuses those that are parts of a T5 (a
-    /// seventh block under a config of six); the others (heads for other tasks, buffers) are worth a line to the user.
+    /// Tensors that none of these parameters reads. [`WeightFiles::check`] refuses those that are parts of a model (a
+    /// seventh block under a config of six); the others (heads for other tasks) are worth a line to the user.
     pub fn extras(&self, params: &[Param]) -> Vec<String> {
-        let used: BTreeSet<&str> = params.iter().map(|p| p.name.as_str()).collect();
-        let other_names = [ENCODER_EMBEDDING, DECODER_EMBEDDING, HEAD];
+        let used: BTreeSet<&str> =
+            params.iter().filter_map(|p| self.source(&p.name)).map(|(_, stored)| stored.name.as_str()).collect();
+        let tables: BTreeSet<&str> = params.iter().flat_map(|p| names::other_tables(&p.name)).copied().collect();
         let known = |name: &str| {
-            used.contains(name) || name == IGNORED || (used.contains(SHARED) && other_names.contains(&name))
+            let table = tables.contains(name) || (self.head_is_table && name == HEAD);
+            used.contains(name) || table || names::is_buffer(name)
         };
         self.tensors.keys().filter(|name| !known(name)).cloned().collect()
     }
@@ -168,25 +174,58 @@ impl WeightFiles {
         Ok(&self.stored(name)?.1.shape)
     }
 
+    /// How the file stores a tensor's numbers.
+    pub fn dtype(&self, name: &str) -> Result<Dtype, ModelError> {
+        let (file, stored) = self.stored(name)?;
+        float(stored).ok_or_else(|| refused(file, stored))
+    }
+
+    /// How the matrices are stored, if all in one way; buffers are not counted.
+    pub fn float_dtype(&self) -> Option<Dtype> {
+        let matrices = self.tensors.values().filter(|(_, s)| s.shape.len() >= 2 && !names::is_buffer(&s.name));
+        let mut kinds = matrices.map(|(_, stored)| float(stored));
+        let first = kinds.next()??;
+        kinds.all(|kind| kind == Some(first)).then_some(first)
+    }
+
     /// A text of the header's metadata.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// Whether there is a head beside the table that `shared.weight` is read from.
-    pub(crate) fn has_head_of_its_own_name(&self) -> bool {
-        self.contains(HEAD) && self.source(SHARED).is_some_and(|(_, stored)| stored.name != HEAD)
+    /// Lets the embedding table be read from the head, where the files hold only that.
+    pub(crate) fn read_table_from_head(&mut self, table: &'static str) {
+        if self.source(table).is_none() {
+            self.table_as_head = Some(table);
+        }
     }
 
-    pub(crate) fn embeddings_differ(&self, tensor: &str) -> ModelError {
-        let shared = self.source(SHARED).map_or(SHARED, |(_, stored)| &stored.name).to_string();
+    /// The head need not be read: it equals the table.
+    pub(crate) fn head_is_the_table(&mut self) {
+        self.head_is_table = true;
+    }
+
+    /// Whether there is a head beside what `table` is read from.
+    pub(crate) fn has_head_beside(&self, table: &str) -> bool {
+        self.contains(HEAD) && self.source(table).is_some_and(|(_, stored)| stored.name != HEAD)
+    }
+
+    pub(crate) fn embeddings_differ(&self, tensor: &str, table: &str) -> ModelError {
+        let shared = self.source(table).map_or(table, |(_, stored)| &stored.name).to_string();
         ModelError::EmbeddingsDiffer { path: self.place.clone(), tensor: tensor.into(), shared }
     }
 
-    /// Where a parameter is read from: its own name, or another name of the embedding table.
+    /// What was opened, for messages.
+    pub(crate) fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Where a parameter is read from: its own name, or another that files have for it.
     fn source(&self, name: &str) -> Option<&(usize, Stored)> {
-        let others: &[&str] = if name == SHARED { &[ENCODER_EMBEDDING, DECODER_EMBEDDING, HEAD] } else { &[] };
-        self.tensors.get(name).or_else(|| others.iter().find_map(|other| self.tensors.get(*other)))
+        let found = self.tensors.get(name).or_else(|| self.tensors.get(names::without_prefix(name)?));
+        let found = found.or_else(|| names::other_tables(name).iter().find_map(|other| self.tensors.get(*other)));
+        let found = found.or_else(|| self.tensors.get(&names::in_adapter(name)?));
+        found.or_else(|| self.tensors.get(HEAD).filter(|_| self.table_as_head == Some(name)))
     }
 
     pub(crate) fn stored(&self, name: &str) -> Result<(&fs_err::File, &Stored), ModelError> {
@@ -197,15 +236,20 @@ impl WeightFiles {
     }
 
     pub(crate) fn must_be_float(&self, file: &fs_err::File, stored: &Stored) -> Result<(), ModelError> {
-        match stored.dtype {
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(()),
-            got => Err(ModelError::DtypeRefused { path: file.path().into(), tensor: stored.name.clone(), got }),
-        }
+        float(stored).map(|_| ()).ok_or_else(|| refused(file, stored))
     }
 }
 
-/// Whether a left-over tensor is a part of an encoder-decoder that somebody trained.
-fn is_trained(name: &str) -> bool {
-    let part = ["encoder.", "decoder.", "shared.", "lm_head."].iter().any(|start| name.starts_with(start));
-    part && (name.ends_with(".weight") || name.ends_with(".bias"))
+/// The plain floats.
+fn float(stored: &Stored) -> Option<Dtype> {
+    match stored.dtype {
+        FileDtype::F32 => Some(Dtype::F32),
+        FileDtype::F16 => Some(Dtype::F16),
+        FileDtype::BF16 => Some(Dtype::Bf16),
+        _ => None,
+    }
+}
+
+fn refused(file: &fs_err::File, stored: &Stored) -> ModelError {
+    ModelError::DtypeRefused { path: file.path().into(), tensor: stored.name.clone(), got: stored.dtype }
 }

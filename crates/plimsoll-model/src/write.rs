@@ -1,14 +1,22 @@
-//! Tensors out of lent slices into a safetensors stream: header first, then each slice's own bytes.
+//! Tensors into a safetensors stream: header first, then each tensor's bytes.
 //!
-//! Invariant: the weights are never copied; what is allocated is the header. Used for final models and for checkpoints
-//! alike, so it knows no names: any tensors, any texts of metadata.
+//! Two ways: out of lent slices, whose weights are never copied (checkpoints), and out of a [`TensorSource`] through one
+//! buffer of 256 KiB, as f32 or bf16 (models and adapters). Invariant: nothing that grows with the weights is
+//! allocated. It knows no names: any tensors, any texts of metadata.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 
+use half::bf16;
+use plimsoll_plan::dtype::Dtype;
+
 use crate::ModelError;
 use crate::header::{LENGTH_BYTES, METADATA_KEY};
+use crate::source::TensorSource;
+
+/// Elements that are held at once on the way from a source.
+const AT_ONCE: usize = 64 << 10;
 
 /// One tensor to be written.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +29,52 @@ pub struct TensorView<'a> {
     pub data: &'a [f32],
 }
 
+/// One tensor to be written as it is stored, in f32 or bf16.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredView<'a> {
+    /// Its name in the file.
+    pub name: &'a str,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// How its elements are stored.
+    pub dtype: Dtype,
+    /// Its elements, in this machine's order of bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Writes tensors as they are stored, in the order given. Returns the number of bytes written.
+pub fn write_stored(sink: &mut dyn Write, tensors: &[StoredView<'_>]) -> Result<u64, ModelError> {
+    for StoredView { name, shape, dtype, bytes } in tensors {
+        let width = match dtype {
+            Dtype::F32 => 4,
+            Dtype::Bf16 => 2,
+            dtype => return Err(ModelError::DtypeNotSaved { dtype: *dtype }),
+        };
+        let expected = shape.iter().product();
+        if bytes.len() != width * expected {
+            return Err(ModelError::SliceLength { tensor: name.to_string(), expected, got: bytes.len() / width });
+        }
+    }
+    let header = header(&[], tensors.iter().map(|t| (t.name, t.shape, t.dtype)))?;
+    let mut written = begin(sink, &header)?;
+    for tensor in tensors {
+        sink.write_all(tensor.bytes).map_err(ModelError::Sink)?;
+        written += tensor.bytes.len() as u64;
+    }
+    sink.flush().map_err(ModelError::Sink)?;
+    Ok(written)
+}
+
+/// One tensor to be written from a source.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing {
+    /// Its name in the file.
+    pub name: String,
+    /// Its name at the source.
+    pub from: String,
+    pub shape: Vec<usize>,
+}
+
 /// Writes tensors in the order given. `metadata` are free texts; `("format", "pt")` is what transformers asks for and is
 /// added where it is not given. Returns the number of bytes written.
 pub fn write_safetensors(
@@ -28,10 +82,8 @@ pub fn write_safetensors(
     metadata: &[(&str, &str)],
     tensors: &[TensorView<'_>],
 ) -> Result<u64, ModelError> {
-    let header = header(metadata, tensors)?;
-    let mut written = LENGTH_BYTES + header.len() as u64;
-    sink.write_all(&(header.len() as u64).to_le_bytes()).map_err(ModelError::Sink)?;
-    sink.write_all(header.as_bytes()).map_err(ModelError::Sink)?;
+    let header = header_of_views(metadata, tensors)?;
+    let mut written = begin(sink, &header)?;
     for tensor in tensors {
         write_floats(sink, tensor.data).map_err(ModelError::Sink)?;
         written += 4 * tensor.data.len() as u64;
@@ -43,11 +95,77 @@ pub fn write_safetensors(
 /// What [`write_safetensors`] would write, in bytes: for the plan's disk line.
 pub fn safetensors_bytes(metadata: &[(&str, &str)], tensors: &[TensorView<'_>]) -> Result<u64, ModelError> {
     let data: u64 = tensors.iter().map(|t| 4 * t.data.len() as u64).sum();
-    Ok(LENGTH_BYTES + header(metadata, tensors)?.len() as u64 + data)
+    Ok(LENGTH_BYTES + header_of_views(metadata, tensors)?.len() as u64 + data)
+}
+
+/// Writes tensors in the order given, read piece by piece and in order. Returns the number of bytes written.
+pub(crate) fn write_from(
+    sink: &mut dyn Write,
+    dtype: Dtype,
+    tensors: &[Outgoing],
+    source: &mut dyn TensorSource,
+) -> Result<u64, ModelError> {
+    if !matches!(dtype, Dtype::F32 | Dtype::Bf16) {
+        return Err(ModelError::DtypeNotSaved { dtype });
+    }
+    let header = header(&[], tensors.iter().map(|t| (t.name.as_str(), &t.shape[..], dtype)))?;
+    let mut written = begin(sink, &header)?;
+    let most = tensors.iter().map(|t| t.shape.iter().product()).max().unwrap_or(0);
+    let mut buffer = vec![0.0f32; AT_ONCE.min(most)];
+    for tensor in tensors {
+        let elements: usize = tensor.shape.iter().product();
+        for first in (0..elements).step_by(AT_ONCE) {
+            let piece = &mut buffer[..AT_ONCE.min(elements - first)];
+            source.read(&tensor.from, first, piece)?;
+            match dtype {
+                Dtype::Bf16 => {
+                    let bytes = narrow(piece);
+                    sink.write_all(bytes).map_err(ModelError::Sink)?;
+                    written += bytes.len() as u64;
+                }
+                _ => {
+                    write_floats(sink, piece).map_err(ModelError::Sink)?;
+                    written += 4 * piece.len() as u64;
+                }
+            }
+        }
+    }
+    sink.flush().map_err(ModelError::Sink)?;
+    Ok(written)
+}
+
+/// Rounds to bf16 in place: element i is read from bytes [4i, 4i+4) and written to [2i, 2i+2), which are read already.
+fn narrow(piece: &mut [f32]) -> &[u8] {
+    let n = piece.len();
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(piece);
+    for i in 0..n {
+        let value = f32::from_ne_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]);
+        bytes[2 * i..2 * i + 2].copy_from_slice(&bf16::from_f32(value).to_bits().to_le_bytes());
+    }
+    &bytes[..2 * n]
+}
+
+fn begin(sink: &mut dyn Write, header: &str) -> Result<u64, ModelError> {
+    sink.write_all(&(header.len() as u64).to_le_bytes()).map_err(ModelError::Sink)?;
+    sink.write_all(header.as_bytes()).map_err(ModelError::Sink)?;
+    Ok(LENGTH_BYTES + header.len() as u64)
+}
+
+fn header_of_views(metadata: &[(&str, &str)], tensors: &[TensorView<'_>]) -> Result<String, ModelError> {
+    for tensor in tensors {
+        let expected = tensor.shape.iter().product();
+        if tensor.data.len() != expected {
+            return Err(ModelError::SliceLength { tensor: tensor.name.into(), expected, got: tensor.data.len() });
+        }
+    }
+    header(metadata, tensors.iter().map(|t| (t.name, t.shape, Dtype::F32)))
 }
 
 /// The header's JSON, padded with spaces so that the data begin at a multiple of eight.
-fn header(metadata: &[(&str, &str)], tensors: &[TensorView<'_>]) -> Result<String, ModelError> {
+fn header<'a>(
+    metadata: &[(&str, &str)],
+    tensors: impl Iterator<Item = (&'a str, &'a [usize], Dtype)>,
+) -> Result<String, ModelError> {
     let mut texts: serde_json::Map<String, serde_json::Value> =
         metadata.iter().map(|(key, value)| (key.to_string(), (*value).into())).collect();
     texts.entry("format").or_insert("pt".into());
@@ -55,24 +173,20 @@ fn header(metadata: &[(&str, &str)], tensors: &[TensorView<'_>]) -> Result<Strin
 
     let mut names = BTreeSet::new();
     let mut begin = 0;
-    for tensor in tensors {
-        if tensor.name == METADATA_KEY {
-            return Err(ModelError::ReservedName { tensor: tensor.name.into() });
+    for (name, shape, dtype) in tensors {
+        let (kind, element_bytes) = if dtype == Dtype::Bf16 { ("BF16", 2) } else { ("F32", 4) };
+        if name == METADATA_KEY {
+            return Err(ModelError::ReservedName { tensor: name.into() });
         }
-        if !names.insert(tensor.name) {
-            return Err(ModelError::GivenTwice { tensor: tensor.name.into() });
+        if !names.insert(name) {
+            return Err(ModelError::GivenTwice { tensor: name.into() });
         }
-        let expected = tensor.shape.iter().product();
-        if tensor.data.len() != expected {
-            return Err(ModelError::SliceLength { tensor: tensor.name.into(), expected, got: tensor.data.len() });
-        }
-        let end = begin + 4 * expected as u64;
+        let end = begin + element_bytes * shape.iter().product::<usize>() as u64;
         // Writing into a String cannot fail.
         let _ = write!(
             header,
-            r#",{}:{{"dtype":"F32","shape":{:?},"data_offsets":[{begin},{end}]}}"#,
-            quoted(tensor.name),
-            tensor.shape
+            r#",{}:{{"dtype":"{kind}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#,
+            quoted(name),
         );
         begin = end;
     }

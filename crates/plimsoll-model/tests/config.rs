@@ -7,6 +7,8 @@ use plimsoll_model::{ModelError, ModelFolder};
 use plimsoll_plan::spec::{FeedForward, T5Spec};
 use serde_json::{Value, json};
 
+const KNOWN: &str = "`t5`, `mt5`, `gpt2`, `llama`, `mistral`, `qwen2` or `qwen3`";
+
 fn open(config: &Value) -> Result<ModelFolder, ModelError> {
     let dir = tempfile::tempdir().unwrap();
     write_folder(dir.path(), config);
@@ -14,12 +16,12 @@ fn open(config: &Value) -> Result<ModelFolder, ModelError> {
 }
 
 fn spec(changes: &[(&str, Value)]) -> T5Spec {
-    open(&config_with(changes)).unwrap().spec().clone()
+    open(&config_with(changes)).unwrap().spec().t5().unwrap().clone()
 }
 
 #[test]
 fn missing_keys_have_the_defaults_of_transformers() {
-    let t5 = open(&json!({"model_type": "t5"})).unwrap().spec().clone();
+    let t5 = open(&json!({"model_type": "t5"})).unwrap().spec().t5().unwrap().clone();
     let small = T5Spec {
         vocab: 32128,
         d_model: 512,
@@ -40,7 +42,7 @@ fn missing_keys_have_the_defaults_of_transformers() {
         start_id: 0,
     };
     assert_eq!(t5, small);
-    let mt5 = open(&json!({"model_type": "mt5"})).unwrap().spec().clone();
+    let mt5 = open(&json!({"model_type": "mt5"})).unwrap().spec().t5().unwrap().clone();
     let expected = T5Spec {
         vocab: 250_112,
         d_ff: 1024,
@@ -93,8 +95,8 @@ fn unknown_keys_stay_in_the_raw_config() {
 #[test]
 fn an_impossible_value_is_refused_with_key_expectation_and_value() {
     let cases = [
-        ("model_type", json!("bert"), "`t5` or `mt5`", "bert"),
-        ("model_type", json!("absent"), "`t5` or `mt5`", "nothing"),
+        ("model_type", json!("bert"), KNOWN, "bert"),
+        ("model_type", json!("absent"), KNOWN, "nothing"),
         ("model_type", json!(5), "a text", "5"),
         ("is_encoder_decoder", json!(false), "`true`", "false"),
         ("vocab_size", json!(0), "a whole number from 1 to 2147483647", "0"),

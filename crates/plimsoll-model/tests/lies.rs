@@ -6,7 +6,7 @@ use std::path::Path;
 
 use folders::{config, raw_file, views, write_file, write_folder, write_weights};
 use plimsoll_model::{ModelError, ModelFolder, TensorView, WeightFiles};
-use plimsoll_plan::spec::{Param, T5Spec, t5_params};
+use plimsoll_plan::spec::{ModelSpec, Param, T5Spec};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -21,7 +21,7 @@ fn said(header: &str, data_bytes: usize) -> ModelError {
 }
 
 /// A good folder, its spec, parameters and numbers.
-fn good() -> (TempDir, T5Spec, Vec<Param>, Vec<Vec<f32>>) {
+fn good() -> (TempDir, ModelSpec, Vec<Param>, Vec<Vec<f32>>) {
     let dir = tempfile::tempdir().unwrap();
     write_folder(dir.path(), &config());
     let spec = ModelFolder::open(dir.path()).unwrap().spec().clone();
@@ -166,8 +166,8 @@ fn a_folder_is_no_file_and_a_folder_without_weights_says_what_it_has() {
 #[test]
 fn missing_tensors_are_named_and_counted() {
     let (dir, spec, ..) = good();
-    let deeper = T5Spec { encoder_layers: 2, ..spec };
-    match WeightFiles::open(dir.path()).unwrap().check(&t5_params(&deeper)) {
+    let deeper = ModelSpec::from(T5Spec { encoder_layers: 2, ..spec.t5().unwrap().clone() });
+    match WeightFiles::open(dir.path()).unwrap().check(&deeper.params()) {
         Err(ModelError::TensorMissing { tensor, shape, missing, .. }) => {
             assert_eq!(tensor, "encoder.block.1.layer.0.SelfAttention.q.weight");
             assert_eq!((shape, missing), (vec![6, 6], 8));
@@ -179,8 +179,9 @@ fn missing_tensors_are_named_and_counted() {
 #[test]
 fn a_wrong_shape_is_named_even_with_the_right_number_of_elements() {
     let (dir, spec, ..) = good();
-    let swapped = T5Spec { vocab: spec.d_model, d_model: spec.vocab, ..spec };
-    match WeightFiles::open(dir.path()).unwrap().check(&t5_params(&swapped)) {
+    let t5 = spec.t5().unwrap().clone();
+    let swapped = ModelSpec::from(T5Spec { vocab: t5.d_model, d_model: t5.vocab, ..t5 });
+    match WeightFiles::open(dir.path()).unwrap().check(&swapped.params()) {
         Err(ModelError::Shape { tensor, expected, got, .. }) => {
             assert_eq!((tensor.as_str(), expected, got), ("shared.weight", vec![6, 20], vec![20, 6]));
         }
@@ -219,7 +220,7 @@ fn extra_tensors_are_listed_and_refused_only_when_they_are_trained_parts() {
     tensors.push(extra("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"));
     write_file(&path, &tensors);
     let (_, weights) = ModelFolder::open_with_weights(dir.path()).unwrap();
-    assert_eq!(weights.extras(&t5_params(&spec)), ["qa_outputs.weight"]);
+    assert_eq!(weights.extras(&spec.params()), ["qa_outputs.weight"]);
 
     tensors.push(extra("encoder.block.1.layer.0.layer_norm.weight"));
     write_file(&path, &tensors);

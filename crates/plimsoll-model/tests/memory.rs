@@ -6,7 +6,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use folders::raw_file;
-use plimsoll_model::{ModelFolder, TensorView, WeightFiles, write_safetensors};
+use plimsoll_model::{
+    AdapterFolder, Existing, ModelFolder, TensorView, WeightFiles, merge, save_adapter, save_model, write_safetensors,
+};
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::trained::LoraSpec;
 
 struct Counting;
 
@@ -73,14 +77,39 @@ fn weights_of_any_length_are_streamed_with_one_bounded_buffer() {
     config["vocab_size"] = 200_000.into();
     folders::write_folder(&folder, &config);
     let spec = ModelFolder::open(&folder).unwrap().spec().clone();
-    let params = plimsoll_plan::spec::t5_params(&spec);
+    let params = spec.params();
     let data = folders::numbers(&params);
     let mut tensors = folders::views(&params, &data);
     tensors.push(TensorView { name: "lm_head.weight", ..tensors[0] });
     folders::write_file(&folder.join("model.safetensors"), &tensors);
     let (peak, (opened, _)) = peak_of(|| ModelFolder::open_with_weights(&folder).unwrap());
-    assert!(opened.spec().tied);
+    assert!(opened.spec().t5().unwrap().tied);
     assert!((1 << 20..(1 << 20) + (128 << 10)).contains(&peak), "comparing 2 x 4.6 MiB held {peak} bytes");
+
+    // Saving and merging hold one buffer of 256 KiB, and a module's factors (here 2 x 2 KiB).
+    let folder = dir.path().join("llama");
+    fs_err::create_dir(&folder).unwrap();
+    let big = [("vocab_size", 100_000.into()), ("hidden_size", 64.into()), ("head_dim", 32.into())];
+    folders::write_folder(&folder, &folders::changed(folders::decoder_config("llama"), &big));
+    let spec = ModelFolder::open(&folder).unwrap().spec().clone();
+    drop(folders::write_weights(&folder, &spec));
+    let (opened, files) = ModelFolder::open_with_weights(&folder).unwrap();
+    let lora = LoraSpec { r: 8, alpha: 8.0, dropout: 0.0, rslora: false, targets: vec!["q_proj".into()] };
+    let (target, adapter) = (dir.path().join("saved"), dir.path().join("adapter"));
+    let mut zeros = |_: &str, _: usize, out: &mut [f32]| {
+        out.fill(0.0);
+        Ok(())
+    };
+    save_adapter(&adapter, &lora, &spec, "x", &mut zeros, &folder, Existing::Refuse).unwrap();
+    let adapter = AdapterFolder::open(&adapter).unwrap();
+    for dtype in [Dtype::F32, Dtype::Bf16] {
+        let (peak, _) = peak_of(|| {
+            save_model(&target, opened.config(), &spec, dtype, &mut &files, &folder, Existing::Replace).unwrap();
+        });
+        assert!((256 << 10..320 << 10).contains(&peak), "saving 49 MiB as {dtype:?} held {peak} bytes");
+        let (peak, _) = peak_of(|| merge(&opened, &files, &adapter, &target, dtype, Existing::Replace).unwrap());
+        assert!((256 << 10..320 << 10).contains(&peak), "merging 49 MiB as {dtype:?} held {peak} bytes");
+    }
 
     // Announced lengths allocate nothing that the file does not have.
     for announced in [1u64 << 20, 16 << 20, 1 << 40, u64::MAX] {

@@ -2,18 +2,33 @@
 
 mod folders;
 
+use std::path::Path;
+
 use folders::{config, config_with, numbers, raw_file, views, write_file, write_folder, write_weights};
 use half::{bf16, f16};
 use plimsoll_model::{
-    Existing, ModelError, ModelFolder, TensorView, WeightFiles, safetensors_bytes, save_model, write_safetensors,
+    Existing, ModelError, ModelFolder, TensorView, Views, WeightFiles, safetensors_bytes, save_model, write_safetensors,
 };
-use plimsoll_plan::spec::{T5Spec, t5_params};
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::spec::ModelSpec;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-fn read_all(weights: &WeightFiles, spec: &T5Spec) -> Vec<Vec<f32>> {
-    t5_params(spec)
+/// Saves slices as f32.
+fn save(
+    out: &Path,
+    folder: &ModelFolder,
+    tensors: &[TensorView<'_>],
+    side: &Path,
+    existing: Existing,
+) -> Result<(), ModelError> {
+    let mut views = Views::new(&folder.spec().params(), tensors)?;
+    save_model(out, folder.config(), folder.spec(), Dtype::F32, &mut views, side, existing)
+}
+
+fn read_all(weights: &WeightFiles, spec: &ModelSpec) -> Vec<Vec<f32>> {
+    spec.params()
         .iter()
         .map(|p| {
             let mut out = vec![f32::NAN; p.elements()];
@@ -42,19 +57,19 @@ fn a_folder_comes_back_as_it_was_saved() {
         fs_err::write(source.join("tokenizer_config.json"), "{}").unwrap();
         fs_err::write(source.join("notes.txt"), "mine").unwrap();
         let folder = ModelFolder::open(&source).unwrap();
-        let spec = folder.spec();
-        let params = t5_params(spec);
+        let (spec, t5) = (folder.spec(), folder.spec().t5().unwrap());
+        let params = spec.params();
         let data = numbers(&params);
         let out = dir.path().join("out").join(name);
-        save_model(&out, folder.config(), spec, &views(&params, &data), &source, Existing::Refuse).unwrap();
+        save(&out, &folder, &views(&params, &data), &source, Existing::Refuse).unwrap();
 
         let (again, weights) = ModelFolder::open_with_weights(&out).unwrap();
         assert_eq!(again.spec(), spec, "{name}");
         assert_eq!(read_all(&weights, spec), data, "{name}");
-        assert_eq!(weights.contains("lm_head.weight"), !spec.scale_head, "{name}");
+        assert_eq!(weights.contains("lm_head.weight"), !t5.scale_head, "{name}");
         assert_eq!(weights.metadata("format"), Some("pt"));
         assert_eq!(again.config()["task_specific_params"], json!({"beams": 4}));
-        assert_eq!(again.config()["tie_word_embeddings"], json!(spec.scale_head));
+        assert_eq!(again.config()["tie_word_embeddings"], json!(t5.scale_head));
         assert_eq!(again.config()["decoder_start_token_id"], json!(0));
         let class = if name == "mt5" { "MT5ForConditionalGeneration" } else { "T5ForConditionalGeneration" };
         assert_eq!(again.config()["architectures"], json!([class]));
@@ -80,10 +95,10 @@ fn numbers_of_the_config_stay_as_they_were_written() {
     write_folder(dir.path(), &source);
     fs_err::write(dir.path().join("generation_config.json"), r#"{"num_beams":4}"#).unwrap();
     let folder = ModelFolder::open(dir.path()).unwrap();
-    let params = t5_params(folder.spec());
+    let params = folder.spec().params();
     let data = numbers(&params);
     let out = dir.path().join("out");
-    save_model(&out, folder.config(), folder.spec(), &views(&params, &data), dir.path(), Existing::Refuse).unwrap();
+    save(&out, &folder, &views(&params, &data), dir.path(), Existing::Refuse).unwrap();
     let saved = json_of(out.join("config.json"));
     for key in ["dropout_rate", "layer_norm_epsilon", "eos_token_id", "odd"] {
         assert_eq!(saved[key], source[key], "{key}");
@@ -145,13 +160,11 @@ fn tensors_that_are_not_the_models_are_refused_and_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
     write_folder(dir.path(), &config());
     let folder = ModelFolder::open(dir.path()).unwrap();
-    let params = t5_params(folder.spec());
+    let params = folder.spec().params();
     let data = numbers(&params);
     let good = views(&params, &data);
     let out = dir.path().join("out");
-    let save = |tensors: &[TensorView<'_>]| {
-        save_model(&out, folder.config(), folder.spec(), tensors, dir.path(), Existing::Refuse).unwrap_err()
-    };
+    let save = |tensors: &[TensorView<'_>]| save(&out, &folder, tensors, dir.path(), Existing::Refuse).unwrap_err();
     assert!(matches!(save(&good[1..]), ModelError::NotGiven { tensor } if tensor == "shared.weight"));
     let extra = TensorView { name: "lm_head.weight", ..good[0] };
     assert!(matches!(save(&[&good[..], &[extra]].concat()), ModelError::NoParameter { .. }));
@@ -170,11 +183,10 @@ fn an_existing_folder_is_left_alone_unless_told_and_then_replaced_whole() {
     let dir = tempfile::tempdir().unwrap();
     write_folder(dir.path(), &config());
     let folder = ModelFolder::open(dir.path()).unwrap();
-    let params = t5_params(folder.spec());
+    let params = folder.spec().params();
     let data = numbers(&params);
     let out = dir.path().join("model");
-    let save =
-        |existing| save_model(&out, folder.config(), folder.spec(), &views(&params, &data), dir.path(), existing);
+    let save = |existing| save(&out, &folder, &views(&params, &data), dir.path(), existing);
     // Empty: a plain rename would go through.
     fs_err::create_dir(&out).unwrap();
     assert!(matches!(save(Existing::Refuse), Err(ModelError::Exists { dir }) if dir == out));
@@ -208,7 +220,7 @@ fn the_embedding_is_found_under_its_other_names_and_the_head_is_its_own_only_if_
         tensors[0].name = name;
         write_file(&path, &tensors);
         let (folder, weights) = ModelFolder::open_with_weights(dir.path()).unwrap();
-        assert!(folder.spec().tied, "{name}");
+        assert!(folder.spec().t5().unwrap().tied, "{name}");
         assert_eq!(read_all(&weights, &spec), data, "{name}");
     }
     let mut head = data[0].clone();
@@ -217,7 +229,7 @@ fn the_embedding_is_found_under_its_other_names_and_the_head_is_its_own_only_if_
         tensors.push(TensorView { name: "lm_head.weight", shape: &params[0].shape, data: &head });
         write_file(&path, &tensors);
         let (folder, weights) = ModelFolder::open_with_weights(dir.path()).unwrap();
-        assert_eq!(folder.spec().tied, tied);
+        assert_eq!(folder.spec().t5().unwrap().tied, tied);
         assert_eq!(read_all(&weights, folder.spec()).len(), params.len() + usize::from(!tied));
         head[7] += 1.0;
     }

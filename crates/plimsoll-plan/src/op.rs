@@ -2,11 +2,10 @@
 //!
 //! Letters: R rows (real tokens of one side), D model width, F feed-forward width, I width of all heads, V vocabulary.
 
-use crate::dtype::Dtype;
 use crate::place::aligned;
 use crate::spec::RopeSpec;
 use crate::tape::{Id, Store};
-use crate::tiles::{Tiles, matmul_workspace, stored_workspace};
+use crate::tiles::{Tiles, matmul_workspace};
 
 /// Which rows an op runs over; how many there are is known when a batch arrives, the most is in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,15 +59,15 @@ pub struct AttentionShape {
     pub keys: Side,
     /// Heads of the queries.
     pub heads: usize,
-    /// Heads of keys and values; head h uses number h / (heads / kv_heads).
+    /// Heads of the keys and values; divides `heads`. Query head h reads head `h / (heads / kv_heads)`.
     pub kv_heads: usize,
     /// Width of a head.
     pub d_kv: usize,
-    /// Factor on the scores.
+    /// Factor on the products of queries and keys.
     pub scale: f32,
     /// A query sees no later key.
     pub causal: bool,
-    /// Keys that a query sees at most, itself included; with `causal`.
+    /// With `causal`: a query sees at most this many keys, the last ones, itself included.
     pub window: Option<usize>,
     /// Most queries of a sample.
     pub max_queries: usize,
@@ -76,10 +75,24 @@ pub struct AttentionShape {
     pub max_keys: usize,
 }
 
+/// Keys that attention works on at a time: packed keys and values and a tile of scores of this many stay in a core's
+/// second-level cache, whatever the context.
+const KEY_BLOCK: usize = 512;
+
 impl AttentionShape {
-    /// Query rows worked on at a time: the score tile of one task is `tile_rows x max_keys`, never queries x keys.
+    /// Keys worked on at a time.
+    pub fn key_block(&self) -> usize {
+        self.max_keys.min(KEY_BLOCK)
+    }
+
+    /// Query rows worked on at a time: the score tile of one task is `tile_rows x key_block`, never queries x keys.
     pub fn tile_rows(&self) -> usize {
-        (32 * 1024 / self.max_keys.max(1)).clamp(8, 64).min(self.max_queries.max(1))
+        64.min(self.max_queries.max(1))
+    }
+
+    /// Query heads that read one head of keys and values.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
     }
 
     /// Distances between a query and a key, counted from the most negative.
@@ -87,16 +100,16 @@ impl AttentionShape {
         self.max_queries + self.max_keys - 1
     }
 
-    /// Words of scratch of one forward task: packed keys and values, one tile of scores.
+    /// Words of scratch of one forward task: a block of packed keys and values, one tile of scores.
     pub fn forward_words(&self, tiles: &Tiles) -> usize {
-        let (keys, d) = (self.max_keys, self.d_kv);
+        let (keys, d) = (self.key_block(), self.d_kv);
         tiles.packed_words(keys, d) + tiles.packed_words(d, keys) + aligned(self.tile_rows() * keys)
     }
 
-    /// Words of scratch of one backward task: keys packed both ways, values, the tile's queries and output gradients, three
-    /// tiles of scores, one block of packed rows, one number a row.
+    /// Words of scratch of one backward task: a block of keys packed both ways, of values, the tile's queries and output
+    /// gradients, three tiles of scores, one block of packed rows, one number a row.
     pub fn backward_words(&self, tiles: &Tiles) -> usize {
-        let (keys, d, tile) = (self.max_keys, self.d_kv, self.tile_rows());
+        let (keys, d, tile) = (self.key_block(), self.d_kv, self.tile_rows());
         2 * tiles.packed_words(keys, d)
             + tiles.packed_words(d, keys)
             + 2 * tiles.packed_words(d, tile)
@@ -288,7 +301,7 @@ pub enum Op {
     /// Attention of one row per hypothesis over its cached keys and values.
     AttentionStep { shape: AttentionShape, q: Cols, cache: Id, bias: Id, out: Id },
     /// Attention of one row per hypothesis over its prompt's keys and values, then over its cached ones.
-    DecodeStep { shape: AttentionShape, q: Cols, prompt: Id, cache: Id, out: Id },
+    DecodeStep { shape: AttentionShape, q: Cols, prompt: Cols, cache: Id, out: Id },
     /// Attention of one row per hypothesis over the encoder's keys and values.
     CrossStep { shape: AttentionShape, q: Cols, kv: Cols, out: Id },
     /// `out[R, V] = scale * hidden weight^T`.
@@ -414,7 +427,7 @@ impl Op {
             }
             Op::CacheAppend { kv, cache, .. } => all(&[kv.id, *cache]),
             Op::AttentionStep { q, cache, bias, .. } => all(&[q.id, *cache, *bias]),
-            Op::DecodeStep { q, prompt, cache, .. } => all(&[q.id, *prompt, *cache]),
+            Op::DecodeStep { q, prompt, cache, .. } => all(&[q.id, prompt.id, *cache]),
             Op::CrossStep { q, kv, .. } => all(&[q.id, kv.id]),
         }
     }
@@ -491,25 +504,17 @@ impl Op {
 
     /// Words of scratch that the op needs while it runs, on `threads` threads. The engine asserts the same formula.
     pub fn workspace(&self, rows: &MaxRows, tiles: &Tiles, threads: usize, facts: &Store) -> usize {
-        let space = |weight: Option<Id>, n: usize, k: usize| {
-            let stored = weight.is_some_and(|id| facts.dtype(id) != Dtype::F32);
-            matmul_workspace(tiles, threads, n, k) + if stored { stored_workspace(tiles, threads, k) } else { 0 }
-        };
+        let space = |n: usize, k: usize| matmul_workspace(tiles, threads, n, k);
         match self {
-            Op::Linear { weight, inputs, outputs, .. } => space(Some(*weight), *outputs, *inputs),
-            Op::LinearInput { weight, inputs, outputs, .. } => space(Some(*weight), *inputs, *outputs),
+            Op::Linear { inputs, outputs, .. } => space(*outputs, *inputs),
+            Op::LinearInput { inputs, outputs, .. } => space(*inputs, *outputs),
             Op::LinearWeight { side, inputs, outputs, in_out, .. } => {
-                space(None, if *in_out { *outputs } else { *inputs }, rows.of(*side))
+                space(if *in_out { *outputs } else { *inputs }, rows.of(*side))
             }
-            Op::Logits { weight, width, vocab, .. } => space(Some(*weight), *vocab, *width),
-            Op::LossOnly { weight, width, vocab, chunk, .. } => {
-                space(Some(*weight), *vocab, *width) + loss_gather(*chunk, *width)
-            }
-            Op::Loss { weight, width, vocab, chunk, .. } => {
-                space(Some(*weight), *vocab, *width)
-                    .max(space(Some(*weight), *width, *vocab))
-                    .max(space(None, *width, *chunk))
-                    + loss_gather(*chunk, *width)
+            Op::Logits { width, vocab, .. } => space(*vocab, *width),
+            Op::LossOnly { width, vocab, .. } => space(*vocab, *width),
+            Op::Loss { width, vocab, chunk, .. } => {
+                space(*vocab, *width).max(space(*width, *vocab)).max(space(*width, *chunk))
             }
             Op::NormBackward { width, bias, .. } => REDUCE_CHUNKS * width * (1 + usize::from(bias.is_some())),
             Op::HeadNormBackward { width, .. } | Op::ColumnSum { width, .. } => REDUCE_CHUNKS * width,
@@ -555,11 +560,6 @@ impl Op {
             | Op::CacheAppend { .. } => 0,
         }
     }
-}
-
-/// Words in which the loss puts the rows of a chunk that have a label next to each other.
-fn loss_gather(chunk: usize, width: usize) -> usize {
-    aligned(chunk * width)
 }
 
 /// A gradient that is added to.

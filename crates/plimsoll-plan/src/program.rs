@@ -49,6 +49,8 @@ pub struct Job {
     pub clip: bool,
     /// Evaluation during the run.
     pub eval: Option<EvalJob>,
+    /// What else may be changed where it does not fit.
+    pub allow: Allow,
     /// Compute threads.
     pub threads: usize,
     /// Instruction set level.
@@ -58,6 +60,21 @@ pub struct Job {
 }
 
 /// Changes of the result that the user allows where nothing with the same result fits; none unless said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Allow {
+    /// Trained matrices in bf16, with stochastic rounding.
+    pub bf16_weights: bool,
+    /// AdamW's moments in 8 bits.
+    pub adamw8bit: bool,
+    /// LoRA in place of training every weight.
+    pub lora: Option<LoraSpec>,
+    /// Frozen matrices of blocks in this form, under LoRA.
+    pub quantise: Option<Dtype>,
+    /// Shorter samples, down to so many tokens.
+    pub shorter: Option<usize>,
+}
+
+/// Other-result rungs that a plan may take where nothing with the same result fits; none unless the job says so.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allow {
     /// Trained matrices in bf16, with stochastic rounding.
@@ -92,6 +109,7 @@ impl Job {
             optimizer,
             clip: false,
             eval: None,
+            allow: Allow::default(),
             threads,
             simd,
             allow: Allow::default(),
@@ -388,6 +406,19 @@ pub struct InferenceJob {
     pub threads: usize,
     /// Instruction set level.
     pub simd: Simd,
+}
+
+impl InferenceJob {
+    /// A whole model in f32.
+    pub fn new(
+        spec: impl Into<ModelSpec>,
+        eval: Option<(BatchShape, usize)>,
+        generate: Option<GenerateShape>,
+        (threads, simd): (usize, Simd),
+    ) -> InferenceJob {
+        let (train, storage) = (TrainSpec::All, Storage::default());
+        InferenceJob { spec: spec.into(), train, storage, eval, generate, threads, simd }
+    }
 }
 
 /// A program without training: the loss of a batch, and generation.

@@ -71,17 +71,15 @@ impl Tiles {
 /// Strips of rows that are packed together: eight of six are three cache lines of a matrix read across its rows.
 pub const STRIPS: usize = 8;
 
+/// Rows of stored weights that are decoded together, before they are packed as columns.
+pub const DECODED_ROWS: usize = 16;
+
 /// Workspace words of a product with `n` output columns and depth `k`: one shared block of packed columns, and for each
-/// thread a block of packed rows.
+/// thread a block of packed rows. Stored weights need no more: while columns are packed, a thread decodes into its
+/// block of rows.
 pub fn matmul_workspace(tiles: &Tiles, threads: usize, n: usize, k: usize) -> usize {
     let (cols, depth) = tiles.block(n, k);
     cols * depth * tiles.depths(n, k) + threads * tiles.row_block_words(depth)
-}
-
-/// Workspace words beside [`matmul_workspace`] where the right-hand side is stored in another form than f32: for each
-/// thread sixteen rows of a block's depth, or one of the product's.
-pub fn stored_workspace(tiles: &Tiles, threads: usize, k: usize) -> usize {
-    threads * aligned((16 * tiles.kc).max(k))
 }
 
 #[cfg(test)]
@@ -93,5 +91,14 @@ mod tests {
         let tiles = Tiles::of(Simd::Avx512);
         let most = matmul_workspace(&tiles, 2, usize::MAX / 64, usize::MAX / 64);
         assert!(most * 4 < 6 << 20, "{most}");
+    }
+
+    #[test]
+    fn decoded_weights_find_room_in_the_block_of_packed_rows() {
+        for simd in [Simd::Avx512, Simd::Avx2, Simd::Baseline] {
+            for depth in [1, 17, 512] {
+                assert!(Tiles::of(simd).row_block_words(depth) >= DECODED_ROWS * depth, "{simd:?} {depth}");
+            }
+        }
     }
 }

@@ -340,6 +340,20 @@ mod tests {
     }
 
     #[test]
+    fn an_optimizer_is_read_as_it_was_written() {
+        for (spec, text) in [
+            (OptimizerSpec::adamw8bit(1e-3), "adamw8bit, lr 0.001"),
+            (OptimizerSpec::lion(1e-4), "lion, lr 0.0001"),
+            (OptimizerSpec::sgd(0.5), "sgd, lr 0.5"),
+        ] {
+            let json = serde_json::to_value(&spec).unwrap();
+            assert_eq!(json["name"], spec.name());
+            assert_eq!(serde_json::from_value::<OptimizerSpec>(json).unwrap(), spec);
+            assert_eq!(spec.to_string(), text);
+        }
+    }
+
+    #[test]
     fn constant_and_linear_agree_with_transformers() {
         let constant = ScheduleSpec::Constant { warmup_steps: 4 };
         agrees(constant, 10, &[0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);

@@ -52,6 +52,8 @@ pub enum Verb {
     Generate(GenerateArgs),
     /// Measure a run's model: loss and BLEU-4
     Eval(EvalArgs),
+    /// Fold an adapter into its base: a whole model folder
+    Merge(MergeArgs),
     /// List a run's checkpoints, and verify them
     Checkpoints(CheckpointsArgs),
     /// Look at a run, live or dead: loss, memory, time, events
@@ -290,11 +292,16 @@ pub struct ResumeArgs {
 Examples:
   plimsoll generate runs/chat-1 --prompt 'add 2 and 3'
   plimsoll generate runs/chat-1 --prompt one --prompt two --beams 4 --json
-  plimsoll generate models/t5-small < prompts.txt       one prompt a line")]
+  plimsoll generate models/t5-small < prompts.txt       one prompt a line
+  plimsoll generate runs/sft-1 --chat                   talk to it
+  plimsoll generate runs/sft-1 --prompt hi --temperature 0.7 --top-p 0.9 --seed 3")]
 pub struct GenerateArgs {
-    /// Run folder, or a Hugging Face model folder
+    /// Run folder, a Hugging Face model folder, or a PEFT adapter folder
     #[arg(value_name = "RUN|MODEL_DIR")]
     pub from: PathBuf,
+    /// Model folder that an adapter is for [default: as the adapter says]
+    #[arg(long, value_name = "DIR")]
+    pub base: Option<PathBuf>,
     /// Text to answer; may be given several times [default: the lines of stdin]
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
@@ -304,9 +311,51 @@ pub struct GenerateArgs {
     /// Most tokens of one answer
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub max_new: u32,
+    /// Draw tokens at this temperature instead of taking the likeliest
+    #[arg(long, value_name = "T", conflicts_with = "beams")]
+    pub temperature: Option<f32>,
+    /// Draw from the likeliest N tokens only; 0 is all
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "temperature")]
+    pub top_k: usize,
+    /// Draw from the likeliest tokens that come to this share
+    #[arg(long, value_name = "P", default_value_t = 1.0, requires = "temperature")]
+    pub top_p: f32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// A conversation: each line is a turn, and the model sees those before it
+    #[arg(long, conflicts_with_all = ["prompt", "json"])]
+    pub chat: bool,
+    /// What the system says first in a conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Take prompts as they are, without the chat template
+    #[arg(long)]
+    pub raw: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `plimsoll merge`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll merge runs/sft-1 --out models/sft            the run's adapter, folded into its base
+  plimsoll merge adapter --base models/qwen --out merged --dtype bf16")]
+pub struct MergeArgs {
+    /// Run folder, or a PEFT adapter folder
+    #[arg(value_name = "RUN|ADAPTER_DIR")]
+    pub from: PathBuf,
+    /// Model folder that the adapter is for [default: as the run or the adapter says]
+    #[arg(long, value_name = "DIR")]
+    pub base: Option<PathBuf>,
+    /// Folder to write; must not exist
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// How to store the weights [default: as the base has them]
+    #[arg(long, value_name = "f32|bf16")]
+    pub dtype: Option<String>,
 }
 
 /// `plimsoll eval`
@@ -485,6 +534,13 @@ pub struct JobFlags {
     #[arg(long, value_name = "P", help_heading = "Model", allow_negative_numbers = true)]
     pub dropout: Option<f64>,
 
+    /// What is trained: all, lora, or a TOML table such as { freeze = ["encoder.*"] } or { lora = { r = 16 } } [default: all]
+    #[arg(long, value_name = "WHAT", help_heading = "Model")]
+    pub train: Option<String>,
+    /// How weights that are only read are stored; int8 and nf4 need LoRA [default: as the file has them]
+    #[arg(long, value_name = "file|f32|int8|nf4", help_heading = "Model")]
+    pub base: Option<String>,
+
     /// Training data, JSONL or Parquet; a quoted pattern such as 'data/*.jsonl' works too
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
     pub data: Vec<PathBuf>,
@@ -503,6 +559,18 @@ pub struct JobFlags {
     /// Tokens of a target to keep [default: from the data]
     #[arg(long, value_name = "N", help_heading = "Data")]
     pub max_target: Option<Count>,
+    /// Tokens of a sample of chat or text [default: from the data]
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub max_len: Option<Count>,
+    /// What a row is [default: pairs for T5, chat where a decoder's data has messages, else text]
+    #[arg(long, value_name = "pairs|chat|text", help_heading = "Data")]
+    pub kind: Option<String>,
+    /// Put several chats or texts into one sample; none sees another
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, help_heading = "Data")]
+    pub packed: Option<Switch>,
+    /// What becomes of a text longer than a sample [default: split]
+    #[arg(long, value_name = "split|cut", help_heading = "Data")]
+    pub long: Option<String>,
     /// Shuffle the samples in every epoch; this is the default
     #[arg(long, help_heading = "Data", conflicts_with = "no_shuffle")]
     pub shuffle: bool,
@@ -519,7 +587,7 @@ pub struct JobFlags {
     /// Weight updates, instead of epochs
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub steps: Option<Count>,
-    /// adafactor, adamw or sgd, or a TOML table with further keys [default: adafactor]
+    /// adafactor, adamw, adamw8bit, lion or sgd, or a TOML table with further keys [default: adafactor]
     #[arg(long, value_name = "NAME|TABLE", help_heading = "Training")]
     pub optimizer: Option<String>,
     /// Learning rate [default: adafactor 1e-3, adamw 1e-4]
@@ -531,6 +599,9 @@ pub struct JobFlags {
     /// Updates over which the learning rate rises from 0 [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub warmup_steps: Option<Count>,
+    /// How trained weights are stored; bf16 rounds stochastically [default: f32]
+    #[arg(long, value_name = "f32|bf16", help_heading = "Training")]
+    pub precision: Option<String>,
     /// Global gradient norm to clip at; 0 is off [default: off]
     #[arg(long, value_name = "NORM", help_heading = "Training", allow_negative_numbers = true)]
     pub clip_norm: Option<f64>,

@@ -1,4 +1,5 @@
-//! A trained model without training: opened from a run or a model folder, for `generate` and `eval`.
+//! A trained model without training: opened from a run, a model folder or an adapter folder, for `generate`, `eval` and
+//! `merge`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,58 +7,111 @@ use std::sync::Arc;
 use plimsoll_data::TextTokenizer;
 use plimsoll_engine::{Engine, simd, with_cores};
 use plimsoll_machine::{Bytes, Headroom, Root};
-use plimsoll_model::{ModelFolder, WeightFiles};
+use plimsoll_model::{AdapterFolder, ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
-use plimsoll_plan::program::{Program, compile_inference};
-use plimsoll_plan::t5::GenerateShape;
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::generation::GenerateShape;
+use plimsoll_plan::program::{InferenceJob, Program, compile_inference};
+use plimsoll_plan::trained::{Storage, TrainSpec};
 
 use crate::job::run_folder;
 use crate::render::{Exit, Fail, OrFail};
+use crate::settings::Settings;
 
-/// A model with its tokenizer.
+/// A model with its tokenizer, and perhaps an adapter.
 pub struct Opened {
     /// config.json.
     pub folder: ModelFolder,
     weights: WeightFiles,
+    adapter: Option<AdapterFolder>,
+    storage: Storage,
     /// The tokenizer.
     pub tokenizer: Arc<TextTokenizer>,
 }
 
-/// Where the model is: a model folder as it stands, or a run's `model`.
-pub fn model_folder(from: &Path) -> Result<PathBuf, Fail> {
-    let inside = from.join("model");
-    if inside.join("config.json").exists() {
-        return Ok(inside);
+/// Where a model is, and what is beside it.
+pub struct Found {
+    /// The folder with config.json and weights.
+    pub model: PathBuf,
+    /// The folder with LoRA's factors.
+    pub adapter: Option<PathBuf>,
+}
+
+const ADAPTER: &str = "adapter_config.json";
+
+/// Where the model is: a model folder or an adapter's as it stands, or a run's `model`. An adapter names its base, unless
+/// `base` does.
+pub fn find(from: &Path, base: Option<&Path>) -> Result<Found, Fail> {
+    let dir = [from.join("model"), from.to_path_buf()]
+        .into_iter()
+        .find(|dir| [ADAPTER, "config.json"].iter().any(|name| dir.join(name).exists()));
+    let Some(dir) = dir else { return Err(no_model(from)) };
+    if !dir.join(ADAPTER).exists() {
+        return Ok(Found { model: dir, adapter: None });
     }
-    if from.join("config.json").exists() {
-        return Ok(from.to_path_buf());
-    }
+    let adapter = AdapterFolder::open(&dir).or_usage()?;
+    let named = base.map(Path::to_path_buf).or_else(|| adapter.base().map(PathBuf::from));
+    let model = match named {
+        Some(path) if path.join("config.json").is_file() => path,
+        Some(path) => {
+            let fact = format!("`{}` is an adapter for `{}`, which holds no model", dir.display(), path.display());
+            return Err(Fail::usage(fact).hint("name the base with --base"));
+        }
+        None => {
+            let fact = format!("`{}` is an adapter that names no base", dir.display());
+            return Err(Fail::usage(fact).hint("name the base with --base"));
+        }
+    };
+    Ok(Found { model, adapter: Some(dir) })
+}
+
+fn no_model(from: &Path) -> Fail {
     if !from.exists() {
-        return Err(Fail::usage(format!("`{}` does not exist; expected a run or a model folder", from.display())));
+        return Fail::usage(format!("`{}` does not exist; expected a run or a model folder", from.display()));
     }
     let fail =
         Fail::usage(format!("`{}` holds no model: neither model/config.json nor config.json is there", from.display()));
-    Err(match run_folder::holds_run(from) {
+    match run_folder::holds_run(from) {
         true => fail.hint(format!("the run is not finished; go on with it: plimsoll resume {}", from.display())),
         false => fail,
-    })
+    }
 }
 
 /// Opens a model.
-pub fn open(from: &Path) -> Result<Opened, Fail> {
-    let dir = model_folder(from)?;
-    let (folder, weights) = ModelFolder::open_with_weights(&dir).or_usage()?;
+pub fn open(from: &Path, base: Option<&Path>) -> Result<Opened, Fail> {
+    let Found { model, adapter } = find(from, base)?;
+    let (folder, weights) = ModelFolder::open_with_weights(&model).or_usage()?;
+    let adapter = adapter.map(AdapterFolder::open).transpose().or_usage()?;
+    if let Some(adapter) = &adapter {
+        adapter.check(folder.spec()).or_usage()?;
+    }
     let spec = folder.spec();
-    let tokenizer =
-        TextTokenizer::load(&folder.tokenizer_path().or_usage()?, spec.vocab, spec.eos_id, spec.pad_id).or_usage()?;
-    Ok(Opened { tokenizer: Arc::new(tokenizer), folder, weights })
+    // A run that was trained over a quantised base is tried over it too.
+    let said = adapter.as_ref().and_then(|_| Settings::from_run(from).ok());
+    let mut storage = said.map(|settings| settings.storage(Some(&weights))).unwrap_or_default();
+    if storage.quantised.is_none() {
+        storage.frozen = weights.float_dtype().unwrap_or(Dtype::F32);
+        storage.trained = storage.frozen;
+    }
+    let path = folder.tokenizer_path().or_usage()?;
+    let tokenizer = TextTokenizer::load(&path, spec.vocab(), spec.eos_id(), spec.pad_id()).or_usage()?;
+    Ok(Opened { tokenizer: Arc::new(tokenizer), folder, weights, adapter, storage })
 }
 
 impl Opened {
     /// The program, refused where the machine cannot give its memory.
     pub fn program(&self, eval: Option<(BatchShape, usize)>, generate: Option<GenerateShape>) -> Result<Program, Fail> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let program = compile_inference(self.folder.spec(), eval, generate, threads, simd::detect());
+        let train = match &self.adapter {
+            Some(adapter) => TrainSpec::Lora(adapter.lora().clone()),
+            None => TrainSpec::All,
+        };
+        let job = InferenceJob {
+            train,
+            storage: self.storage,
+            ..InferenceJob::new(self.folder.spec().clone(), eval, generate, (threads, simd::detect()))
+        };
+        let program = compile_inference(&job);
         let needed = Bytes(program.parts.words() as u64 * 4);
         let usable = Headroom::find(&Root::system())?.read()?;
         if needed > usable {
@@ -79,8 +133,13 @@ impl Opened {
             || {
                 let mut engine = Engine::start(program, None)?;
                 for index in 0..engine.program().store.params.len() {
-                    let name = engine.program().store.params[index].param.name.clone();
-                    self.weights.fill(&name, engine.param_mut(index)).or_usage()?;
+                    let place = &engine.program().store.params[index];
+                    let name = place.param.name.clone();
+                    let files = match (&self.adapter, place.adapter) {
+                        (Some(adapter), true) => adapter.weights(),
+                        _ => &self.weights,
+                    };
+                    engine.fill_param(index, |first, out| files.fill_part(&name, first, out)).or_usage()?;
                 }
                 f(&mut engine)
             },

@@ -52,6 +52,7 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Resume(args) => verbs::train::resume(args),
         Verb::Generate(args) => verbs::generate::run(args),
         Verb::Eval(args) => verbs::eval::run(args),
+        Verb::Merge(args) => verbs::merge::run(args),
         Verb::Checkpoints(args) => verbs::checkpoints::run(args),
         Verb::Watch(args) => verbs::watch::run(args),
         Verb::Check(args) => verbs::check::run(args),

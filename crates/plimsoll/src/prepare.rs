@@ -3,14 +3,14 @@
 //! Everything that can be known to be wrong before step 1 is found here, and nothing is written.
 
 mod budget;
+pub mod samples;
+mod trained;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{
-    Columns, Lengths, LoadFacts, Order, RowTexts, SAMPLE_ROWS, Sources, TextTokenizer, loader_heap, suggest_lengths,
-};
+use plimsoll_data::{LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, loader_heap};
 use plimsoll_engine::{measure_rates, simd, with_cores};
 use plimsoll_machine::{Bytes, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
@@ -19,7 +19,7 @@ use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide};
 use plimsoll_plan::cost::half_octave;
 use plimsoll_plan::footprint::{DiskFacts, Overheads};
 use plimsoll_plan::program::{EvalJob, Job, Program};
-use plimsoll_plan::spec::T5Spec;
+use plimsoll_plan::spec::ModelSpec;
 
 use self::budget::Budgets;
 use crate::args::Init;
@@ -53,6 +53,8 @@ pub struct Prepared {
     pub eval: Option<Arc<Sources>>,
     /// The tokenizer.
     pub tokenizer: Arc<TextTokenizer>,
+    /// How rows become samples.
+    pub recipe: Recipe,
     /// Order of the training data.
     pub order: Order,
     /// Weight updates of the whole run.
@@ -95,62 +97,65 @@ pub fn prepare(
     };
     let mut spec = folder.spec().clone();
     if let Some(dropout) = settings.dropout {
-        spec.dropout = dropout as f32;
+        spec.set_dropout(dropout as f32);
     }
-    let columns = || Columns { source: settings.source.clone(), target: settings.target.clone() };
-    let sources = Arc::new(Sources::open(&settings.train_data, columns()).or_usage()?);
-    let chosen = sources.columns();
-    if chosen.guessed {
-        remarks.push(format!(
-            "columns: source `{}`, target `{}` (guessed from their names)",
-            chosen.source, chosen.target
-        ));
-    }
+    let (sources, kind) = samples::open_sources(settings, &spec, &mut remarks)?;
     let eval = match &settings.eval_data {
         Some(path) => {
-            let same = Columns { source: Some(chosen.source.clone()), target: Some(chosen.target.clone()) };
-            Some(Arc::new(Sources::open(std::slice::from_ref(path), same).or_usage()?))
+            let same = sources.columns().again();
+            Some(Arc::new(Sources::open_kind(std::slice::from_ref(path), kind, same).or_usage()?))
         }
         None => None,
     };
     let tokenizer_path = folder.tokenizer_path().or_usage()?;
     heap::trim();
     let before_tokenizer = own_memory(&root)?.rss_anon;
-    let tokenizer = Arc::new(TextTokenizer::load(&tokenizer_path, spec.vocab, spec.eos_id, spec.pad_id).or_usage()?);
+    let tokenizer =
+        Arc::new(TextTokenizer::load(&tokenizer_path, spec.vocab(), spec.eos_id(), spec.pad_id()).or_usage()?);
     heap::trim();
     let tokenizer_bytes = own_memory(&root)?.rss_anon.saturating_sub(before_tokenizer);
-    let (source_len, target_len) = lengths(settings, &sources, &tokenizer, &mut remarks)?;
+    let recipe = samples::recipe_for(kind, settings.long, &folder, &tokenizer)?;
+    remarks.extend(recipe.remark());
+    let (source_len, target_len) = samples::lengths(settings, &spec, &sources, &tokenizer, &recipe, &mut remarks)?;
     let effective_batch = settings.effective_batch as usize;
-    let steps = match settings.length {
-        RunLength::Steps(n) => n,
-        RunLength::Epochs(n) => (n * sources.rows()).div_ceil(settings.effective_batch),
-    };
+    let documents = samples::documents(settings.packed, source_len);
     let order = Order::new(settings.seed, settings.shuffle);
     let job = Job {
-        spec: spec.clone(),
+        train: settings.train_spec(&spec)?,
+        storage: settings.storage(weights.as_ref()),
+        spec,
         source_len,
         target_len,
+        documents,
         effective_batch,
         optimizer: settings.optimizer.clone(),
         clip: settings.clip_norm.is_some(),
-        eval: eval.as_ref().map(|_| EvalJob { beams: 1, max_new: target_len }),
+        eval: eval.as_ref().map(|_| EvalJob { beams: 1, max_new: samples::new_tokens(kind, target_len) }),
+        allow: settings.allow.clone(),
         threads: settings.threads,
         simd: simd::detect(),
+    };
+    let steps = match settings.length {
+        RunLength::Steps(n) => n,
+        RunLength::Epochs(n) => {
+            let samples = samples::of_an_epoch(&sources, order, &tokenizer, &recipe, &job)?;
+            (n * samples).div_ceil(settings.effective_batch)
+        }
     };
     let loader_rate = loader_rate(&sources, &tokenizer, source_len)?;
     let rates = with_cores(job.threads, || {}, || measure_rates(job.simd))?;
     heap::trim();
-    let facts = sources.load_facts(order);
-    let eval_facts = eval.as_ref().map(|e| e.load_facts(Order::new(0, false)));
+    let facts = sources.load_facts(order).with_recipe(&recipe);
+    let eval_facts = eval.as_ref().map(|e| e.load_facts(Order::new(0, false)).with_recipe(&recipe));
     let heap_of = |facts: &LoadFacts, samples: usize, threads: usize| {
-        let shape = BatchShape { samples, source_len, target_len };
+        let shape = BatchShape { samples, source_len, target_len, documents };
         Bytes(loader_heap(facts, shape, threads, PREFETCH).total_bytes())
     };
     let loader = |samples: usize, threads: usize| {
         let eval = eval_facts.as_ref().map_or(Bytes::ZERO, |f| heap_of(f, samples, 1));
         heap_of(&facts, samples, threads) + eval
     };
-    let pins = pins(settings, &spec)?;
+    let pins = pins(settings, &job.spec)?;
     let Budgets { ram, ram_there, disk, disk_there } = budget::budgets(settings, supervisor, &root, run, &mut remarks)?;
     let mut terms = Terms {
         ram,
@@ -194,39 +199,22 @@ pub fn prepare(
     drop(first);
     let Decision { plan, program } = choose(&job, &terms);
     let choices = plan.choices;
-    let loader_planned = loader(choices.micro_batch, choices.loader_threads);
-    let prepared =
-        Prepared { folder, weights, sources, eval, tokenizer, order, steps, job, plan, loader_planned, remarks };
+    let loader_planned = loader(job.staged(&choices), choices.loader_threads);
+    let prepared = Prepared {
+        folder,
+        weights,
+        sources,
+        eval,
+        tokenizer,
+        recipe,
+        order,
+        steps,
+        job,
+        plan,
+        loader_planned,
+        remarks,
+    };
     Ok((prepared, program))
-}
-
-/// Lengths from the job, or from a look at the data.
-fn lengths(
-    settings: &Settings,
-    sources: &Sources,
-    tokenizer: &TextTokenizer,
-    remarks: &mut Vec<String>,
-) -> Result<(usize, usize), Fail> {
-    if let (Some(source), Some(target)) = (settings.max_source, settings.max_target) {
-        return Ok((source as usize, target as usize));
-    }
-    let found = suggest_lengths(sources, tokenizer, SAMPLE_ROWS).or_usage()?;
-    let source = settings.max_source.map_or(found.source, |n| n as usize);
-    let target = settings.max_target.map_or(found.target, |n| n as usize);
-    remarks.push(told_lengths(settings.max_source, settings.max_target, &found));
-    Ok((source, target))
-}
-
-/// Lengths with their origin. How many rows a given length cuts has not been counted, so nothing is said about it.
-fn told_lengths(max_source: Option<u64>, max_target: Option<u64>, found: &Lengths) -> String {
-    let Lengths { source, target, sampled, truncated } = found;
-    match (max_source, max_target) {
-        (Some(given), _) => format!("lengths: source {given} tokens (given), target {target} (from {sampled} rows)"),
-        (_, Some(given)) => format!("lengths: source {source} tokens (from {sampled} rows), target {given} (given)"),
-        (None, None) => format!(
-            "lengths: source {source}, target {target} tokens (from {sampled} rows; {truncated} of them would be cut)"
-        ),
-    }
 }
 
 /// What a model takes over from its source besides weights: every text and tokenizer file, so rather more than less.
@@ -260,14 +248,15 @@ fn loader_rate(sources: &Arc<Sources>, tokenizer: &TextTokenizer, most: usize) -
     Ok(half_octave(best))
 }
 
-fn pins(settings: &Settings, spec: &T5Spec) -> Result<Pins, Fail> {
-    let blocks = spec.encoder_layers + spec.decoder_layers;
+fn pins(settings: &Settings, spec: &ModelSpec) -> Result<Pins, Fail> {
+    let blocks = spec.blocks();
     let said = &settings.pins;
     let recompute = said.recompute.map(|how| held_recompute(how, blocks)).transpose()?;
     let number = |n: Option<u64>| n.map(|n| n as usize);
     Ok(Pins {
         micro_batch: number(said.micro_batch),
         recompute,
+        recompute_attention: None,
         loss_chunk: number(said.loss_chunk),
         optimizer_in_backward: said.optimizer_in_backward,
         loader_threads: number(said.loader_threads),
@@ -319,17 +308,6 @@ mod tests {
         assert_eq!((half_octave(0.95e6), half_octave(1.1e6)), (rate, rate));
         assert!((rate / 1e6 - 1.0).abs() < 0.2, "{rate}");
         assert!(half_octave(2e6) > rate);
-    }
-
-    #[test]
-    fn cut_rows_are_counted_only_where_both_lengths_are_found() {
-        let found = Lengths { source: 48, target: 512, sampled: 900, truncated: 7 };
-        let both = told_lengths(None, None, &found);
-        assert_eq!(both, "lengths: source 48, target 512 tokens (from 900 rows; 7 of them would be cut)");
-        let source = told_lengths(Some(9), None, &found);
-        assert_eq!(source, "lengths: source 9 tokens (given), target 512 (from 900 rows)");
-        let target = told_lengths(None, Some(9), &found);
-        assert_eq!(target, "lengths: source 48 tokens (from 900 rows), target 9 (given)");
     }
 
     #[test]

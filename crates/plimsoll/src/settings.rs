@@ -8,8 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use plimsoll_data::{Kind, Long};
 use plimsoll_machine::Bytes;
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::program::Allow;
 use plimsoll_plan::train::{OptimizerSpec, ScheduleSpec};
+use plimsoll_plan::trained::TrainSpec;
 use toml::Value;
 
 use crate::args::{Init, JobFlags};
@@ -17,6 +21,7 @@ use crate::job::paths::Paths;
 use crate::job::read::JobFile;
 use crate::job::recompute::Recompute;
 use crate::job::resolve;
+use crate::job::trained::Base;
 use crate::job::write::inline;
 use crate::render::Fail;
 
@@ -94,6 +99,22 @@ pub struct Settings {
     pub init: Init,
     /// Dropout instead of the model's own.
     pub dropout: Option<f64>,
+    /// What is trained.
+    pub train: TrainSpec,
+    /// How weights that are only read are stored.
+    pub base: Base,
+    /// How weights that are trained are stored.
+    pub precision: Dtype,
+    /// What the plan may change where nothing else fits.
+    pub allow: Allow,
+    /// What a row is; `None`: as the model asks for.
+    pub kind: Option<Kind>,
+    /// Several documents in one sample.
+    pub packed: bool,
+    /// What becomes of texts that are too long.
+    pub long: Long,
+    /// Tokens of a sample of chat or text; `None`: as the data asks for.
+    pub max_tokens: Option<u64>,
     /// Training files that exist, patterns expanded; never empty.
     pub train_data: Vec<PathBuf>,
     /// Held-out file that exists.
@@ -211,18 +232,25 @@ impl Settings {
             ("model.path", path(&self.model)),
             ("model.init", text(if self.init == Init::Random { "random" } else { "weights" })),
             ("model.dropout", self.dropout.map(Value::Float)),
+            ("model.train", Value::try_from(&self.train).ok()),
+            ("model.base", text(self.base.name())),
             ("data.train", Some(Value::Array(train))),
             ("data.eval", self.eval_data.as_deref().and_then(path)),
             ("data.columns.source", self.source.as_deref().and_then(text)),
             ("data.columns.target", self.target.as_deref().and_then(text)),
             ("data.max_len.source", opt(self.max_source)),
             ("data.max_len.target", opt(self.max_target)),
+            ("data.max_len.tokens", opt(self.max_tokens)),
+            ("data.kind", self.kind.and_then(|kind| text(kind_name(kind)))),
+            ("data.packed", self.packed.then_some(Value::Boolean(true))),
+            ("data.long", (self.long == Long::Cut).then(|| text("cut")).flatten()),
             ("data.shuffle", Some(Value::Boolean(self.shuffle))),
             ("train.effective_batch", count(self.effective_batch)),
             ("train.epochs", epochs),
             ("train.steps", steps),
             ("train.optimizer", Value::try_from(&self.optimizer).ok()),
             ("train.schedule", Value::try_from(&self.schedule).ok()),
+            ("train.precision", (self.precision == Dtype::Bf16).then(|| text("bf16")).flatten()),
             ("train.clip_norm", Some(Value::Float(self.clip_norm.unwrap_or(0.0)))),
             ("train.eval_every", count(self.eval_every.unwrap_or(0))),
             ("train.save_every", count(self.save_every.unwrap_or(0))),
@@ -234,6 +262,11 @@ impl Settings {
             ("train.seed", count(self.seed)),
             ("budget.ram", bytes(self.ram)),
             ("budget.disk", bytes(self.disk)),
+            ("allow.precision", self.allow.bf16_weights.then(|| text("bf16")).flatten()),
+            ("allow.optimizer", self.allow.adamw8bit.then(|| text("adamw8bit")).flatten()),
+            ("allow.lora", self.allow.lora.as_ref().and_then(|lora| Value::try_from(lora).ok())),
+            ("allow.base", self.allow.quantise.and_then(|d| text(if d == Dtype::Nf4 { "nf4" } else { "int8" }))),
+            ("allow.length", self.allow.shorter.and_then(|n| count(n as u64))),
             ("mirror.url", self.mirror.as_ref().and_then(|mirror| text(&mirror.url))),
             ("mirror.rate", bytes(self.mirror.as_ref().and_then(|mirror| mirror.rate))),
             ("mirror.keep", opt(self.mirror.as_ref().and_then(|mirror| mirror.keep))),
@@ -271,6 +304,15 @@ impl Settings {
     /// Writes `job.toml` into the run folder.
     pub fn write_run(&self, folder: &Path) -> Result<(), Fail> {
         Ok(plimsoll_recover::atomic_write(&folder.join("job.toml"), self.to_toml().as_bytes())?)
+    }
+}
+
+/// As a job file says it.
+pub fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pairs => "pairs",
+        Kind::Chat => "chat",
+        Kind::Text => "text",
     }
 }
 

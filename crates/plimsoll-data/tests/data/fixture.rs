@@ -103,7 +103,7 @@ impl Owned {
         Owned {
             source: vec![77; shape.samples * shape.source_len],
             target: vec![77; shape.samples * shape.target_len],
-            source_lens: vec![77; shape.samples],
+            source_lens: vec![77; shape.most_documents()],
             target_lens: vec![77; shape.samples],
         }
     }
@@ -134,6 +134,46 @@ impl Owned {
             unpack(&self.source, &self.source_lens).into_iter().zip(unpack(&self.target, &self.target_lens)).collect();
         Batch { facts, samples }
     }
+}
+
+/// A document as its rows: inputs and labels.
+pub type Rows = (Vec<u32>, Vec<u32>);
+
+impl Owned {
+    /// The samples of the batch, each a list of documents.
+    pub fn documents(&self, facts: BatchFacts) -> Vec<Vec<Rows>> {
+        let (mut at, mut document) = (0, 0);
+        let samples = self.target_lens[..facts.samples].iter().map(|&rows| {
+            let (end, mut found) = (at + rows as usize, Vec::new());
+            while at < end {
+                let next = at + self.source_lens[document] as usize;
+                found.push((self.source[at..next].to_vec(), self.target[at..next].to_vec()));
+                (at, document) = (next, document + 1);
+            }
+            assert_eq!(at, end, "no document crosses a sample");
+            found
+        });
+        let samples: Vec<_> = samples.collect();
+        assert_eq!((document, at as u64), (facts.documents, facts.source_tokens));
+        assert!(self.source_lens[document..].iter().chain(&self.target_lens[facts.samples..]).all(|len| *len == 0));
+        samples
+    }
+}
+
+/// The Python beside us, with a module, or why not.
+pub fn python(module: &str) -> Result<PathBuf, String> {
+    let python = match std::env::var_os("PLIMSOLL_PYTHON") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python"),
+    };
+    if !python.is_file() {
+        return Err(format!("no Python at `{}`; scripts/test makes one", python.display()));
+    }
+    let import = std::process::Command::new(&python).args(["-c", &format!("import {module}")]).output();
+    if !import.is_ok_and(|o| o.status.success()) {
+        return Err(format!("the Python at `{}` has no {module}", python.display()));
+    }
+    Ok(python)
 }
 
 pub fn take(loader: &mut Loader, shape: BatchShape, batches: usize) -> Vec<Batch> {

@@ -1,5 +1,8 @@
 //! What the data crate promises, on real files made here: one binary, because linking is what takes the time.
 
+mod chat;
+mod chat_peer;
+mod documents;
 mod fixture;
 mod jsonl;
 mod lengths;

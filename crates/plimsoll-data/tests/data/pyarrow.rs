@@ -7,6 +7,7 @@ use std::sync::Arc;
 use plimsoll_data::*;
 use tempfile::tempdir;
 
+use crate::fixture::python;
 use crate::jsonl::all_rows;
 
 const SCRIPT: &str = r#"
@@ -37,15 +38,10 @@ pq.write_table(table, f"{out}/delta.parquet", use_dictionary=False,
 
 #[test]
 fn files_written_by_pyarrow_give_the_rows_that_went_in() {
-    let python = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
-    if !python.exists() {
-        println!("skipped: no Python at .venv (scripts/test makes it)");
-        return;
-    }
-    if !Command::new(&python).args(["-c", "import pyarrow"]).output().is_ok_and(|o| o.status.success()) {
-        println!("skipped: the Python at .venv has no pyarrow");
-        return;
-    }
+    let python = match python("pyarrow") {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
     let dir = tempdir().unwrap();
     let done = Command::new(&python).args(["-c", SCRIPT]).arg(dir.path()).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -62,4 +58,69 @@ fn files_written_by_pyarrow_give_the_rows_that_went_in() {
         }
     }
     assert_eq!(files, 61);
+}
+
+const CHATS: &str = r#"
+import json, sys
+import pyarrow as pa, pyarrow.parquet as pq
+out = sys.argv[1]
+names = {"user": "human", "assistant": "gpt", "system": "system"}
+rows = []
+for i in range(700):
+    row = [{"role": "system", "content": f"be {i}"}] if i % 3 == 0 else []
+    for turn in range(1 + i % 4):
+        row += [{"role": "user", "content": f"q{i}.{turn} " + "é\n" * (i % 40)}, {"role": "assistant", "content": "" if i == 5 else f"a{i}"}]
+    rows.append(row)
+rows[17][-1]["content"] = "long " * 100000
+with open(out + "/rows.jsonl", "w") as f:
+    for r in rows:
+        f.write(json.dumps({"messages": r}) + "\n")
+share = [[{"value": m["content"], "weight": 1, "from": names[m["role"]]} for m in r] for r in rows]
+with open(out + "/share.jsonl", "w") as f:
+    for r in share:
+        f.write(json.dumps({"conversations": r}) + "\n")
+for version in ["1.0", "2.0"]:
+    for codec in ["none", "zstd"]:
+        how = dict(compression=codec, data_page_version=version, row_group_size=300, data_page_size=4096)
+        name = f"{codec}-{version}"
+        pq.write_table(pa.table({"id": list(range(700)), "messages": rows}), f"{out}/messages-{name}.parquet", **how)
+        pq.write_table(pa.table({"conversations": share}), f"{out}/share-{name}.parquet", use_dictionary=False, **how)
+        pq.write_table(pa.table({"messages": [json.dumps(r) for r in rows]}), f"{out}/json-{name}.parquet", **how)
+empty = pa.array([rows[0], [], rows[1]], type=pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])))
+null = pa.array([rows[0], [rows[0][0], {"role": "user", "content": None}]], type=empty.type)
+none = pa.array([rows[0], None], type=empty.type)
+for name, table in [("empty", empty), ("null", null), ("none", none)]:
+    pq.write_table(pa.table({"messages": table}), f"{out}/bad-{name}.parquet")
+pq.write_table(pa.table({"instruction": ["a", "b"], "input": ["c", None], "output": ["d", "e"]}), f"{out}/alpaca.parquet")
+"#;
+
+#[test]
+fn chats_written_by_pyarrow_are_those_of_the_json_lines() {
+    let python = match python("pyarrow") {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let dir = tempdir().unwrap();
+    let done = Command::new(&python).args(["-c", CHATS]).arg(dir.path()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let open = |name: &str| Sources::open_kind(&[dir.path().join(name)], Kind::Chat, Columns::default());
+    let expected = all_rows(Arc::new(open("rows.jsonl").unwrap()));
+    assert_eq!(expected.len(), 700);
+    assert!(all_rows(Arc::new(open("share.jsonl").unwrap())) == expected);
+    for name in ["messages", "share", "json"] {
+        for how in ["none-1.0", "none-2.0", "zstd-1.0", "zstd-2.0"] {
+            let sources = open(&format!("{name}-{how}.parquet")).unwrap();
+            assert!(all_rows(Arc::new(sources)) == expected, "{name}, {how}");
+        }
+    }
+    let refused = |name: &str| open(name).unwrap_err().to_string();
+    let e = refused("bad-empty.parquet");
+    assert!(e.ends_with("row 1 of column `messages`: expected at least one message, found none"), "{e}");
+    let e = refused("bad-none.parquet");
+    assert!(e.ends_with("row 1 of column `messages`: expected at least one message, found none"), "{e}");
+    let e = refused("bad-null.parquet");
+    assert!(e.ends_with("row 1, message 2 of column `messages`: expected a string as its content, found null"), "{e}");
+    let rows = all_rows(Arc::new(open("alpaca.parquet").unwrap()));
+    assert_eq!(rows[0].0, r#"[{"role":"user","content":"a\n\nc"},{"role":"assistant","content":"d"}]"#);
+    assert_eq!(rows[1].0, r#"[{"role":"user","content":"b"},{"role":"assistant","content":"e"}]"#);
 }

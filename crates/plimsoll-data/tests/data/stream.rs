@@ -14,7 +14,7 @@ use crate::fixture::*;
 const WORDS: usize = 3000;
 
 fn shape(samples: usize) -> BatchShape {
-    BatchShape { samples, source_len: 8, target_len: 8 }
+    BatchShape { samples, source_len: 8, target_len: 8, documents: 1 }
 }
 
 struct Data {
@@ -38,7 +38,8 @@ fn data(rows: usize) -> Data {
 
 fn stream(data: &Data, order: Order, settings: LoaderSettings, batches: usize) -> Vec<Batch> {
     let shape = settings.shape;
-    let mut loader = Loader::start(data.sources.clone(), order, data.tokenizer.clone(), settings).unwrap();
+    let mut loader =
+        Loader::start(data.sources.clone(), order, data.tokenizer.clone(), Recipe::pairs(), settings).unwrap();
     take(&mut loader, shape, batches)
 }
 
@@ -100,7 +101,7 @@ fn resuming_at_any_cursor_repeats_the_stream() {
     for order in [Order::new(3, true).with_window(2), Order::new(3, true), Order::new(3, false)] {
         let whole = stream(&data, order, settings(shape(1), 1, 4, Cursor::default()), 130);
         for at in 0..90usize {
-            let cursor = Cursor { epoch: at as u64 / 41, position: at as u64 % 41 };
+            let cursor = Cursor { epoch: at as u64 / 41, position: at as u64 % 41, piece: 0 };
             assert!(at == 0 || whole[at - 1].facts.cursor_after == cursor);
             let rest = stream(&data, order, settings(shape(1), 1 + at % 3, 2, cursor), 40);
             assert_eq!(rest, whole[at..at + 40], "{cursor:?}");
@@ -110,7 +111,7 @@ fn resuming_at_any_cursor_repeats_the_stream() {
 
 #[test]
 fn a_cursor_survives_serde_in_a_few_bytes() {
-    let cursor = Cursor { epoch: 2, position: 77 };
+    let cursor = Cursor { epoch: 2, position: 77, piece: 0 };
     let text = serde_json::to_string(&cursor).unwrap();
     assert_eq!(text, r#"{"epoch":2,"position":77}"#);
     assert_eq!(serde_json::from_str::<Cursor>(&text).unwrap(), cursor);
@@ -124,7 +125,7 @@ fn data_smaller_than_a_batch_go_round() {
     for epoch in numbers.chunks(3) {
         assert_eq!(epoch.iter().collect::<HashSet<_>>().len(), epoch.len());
     }
-    assert_eq!(batches[2].facts.cursor_after, Cursor { epoch: 8, position: 0 });
+    assert_eq!(batches[2].facts.cursor_after, Cursor { epoch: 8, position: 0, piece: 0 });
 }
 
 #[test]
@@ -134,15 +135,21 @@ fn packed_tokens_lengths_and_truncation_are_right() {
     let rows = [("w1 w2 w3 w4 w5", ""), ("", "w1"), ("w9", "w1 w2 nope")].map(|(s, t)| (s.into(), t.into()));
     jsonl(&path, &rows);
     let tokenizer = words_tokenizer(dir.path(), 10);
-    let shape = BatchShape { samples: 3, source_len: 4, target_len: 4 };
+    let shape = BatchShape { samples: 3, source_len: 4, target_len: 4, documents: 1 };
     let sources = Arc::new(open(&path).unwrap());
-    let mut loader =
-        Loader::start(sources, Order::new(0, false), tokenizer, settings(shape, 1, 1, Cursor::default())).unwrap();
+    let mut loader = Loader::start(
+        sources,
+        Order::new(0, false),
+        tokenizer,
+        Recipe::pairs(),
+        settings(shape, 1, 1, Cursor::default()),
+    )
+    .unwrap();
     let batch = take(&mut loader, shape, 1).remove(0);
     assert_eq!(batch.samples, [(vec![4, 5, 6, 1], vec![1]), (vec![1], vec![4, 1]), (vec![12, 1], vec![4, 5, 2, 1])]);
     let facts = batch.facts;
     assert_eq!((facts.samples, facts.source_tokens, facts.target_tokens, facts.truncated), (3, 7, 7, 1));
-    assert_eq!(loader.cursor(), Cursor { epoch: 1, position: 0 });
+    assert_eq!(loader.cursor(), Cursor { epoch: 1, position: 0, piece: 0 });
 }
 
 #[test]
@@ -150,7 +157,8 @@ fn an_evaluation_is_one_pass_with_texts() {
     let data = data(10);
     let shape = shape(4);
     for _ in 0..2 {
-        let mut pass = eval_batches(data.sources.clone(), data.tokenizer.clone(), shape, 2, 2, None).unwrap();
+        let mut pass =
+            eval_batches(data.sources.clone(), data.tokenizer.clone(), Recipe::pairs(), shape, 2, 2, None).unwrap();
         let mut owned = Owned::new(shape);
         let mut seen = Vec::new();
         while let Some(facts) = pass.next(owned.slot()).unwrap() {
@@ -182,7 +190,8 @@ fn an_error_in_a_thread_comes_out_after_the_good_batches() {
     for threads in 1..=3 {
         let sources = Arc::new(open(&path).unwrap());
         let settings = settings(shape(4), threads, 4, Cursor::default());
-        let mut loader = Loader::start(sources, Order::new(0, false), tokenizer.clone(), settings).unwrap();
+        let mut loader =
+            Loader::start(sources, Order::new(0, false), tokenizer.clone(), Recipe::pairs(), settings).unwrap();
         assert_eq!(take(&mut loader, shape(4), 2).len(), 2);
         let mut owned = Owned::new(shape(4));
         let e = loader.next(owned.slot()).unwrap_err();
@@ -197,7 +206,8 @@ fn a_panic_in_a_thread_is_an_error_and_not_a_hang() {
     let mut settings = settings(shape(2), 2, 2, Cursor::default());
     settings.on_thread_start = Some(Arc::new(|| panic!("the hook fell over")));
     let mut loader =
-        Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), settings).unwrap();
+        Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), Recipe::pairs(), settings)
+            .unwrap();
     let e = loader.next(Owned::new(shape(2)).slot()).unwrap_err().to_string();
     assert_eq!(e, "a loader thread panicked: the hook fell over");
 }
@@ -212,7 +222,9 @@ fn the_hook_runs_once_in_each_thread_and_dropping_joins_them() {
         assert!(std::thread::current().name().is_some_and(|n| n.starts_with("loader-")));
         count.fetch_add(1, Ordering::SeqCst);
     }));
-    let loader = Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), settings).unwrap();
+    let loader =
+        Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), Recipe::pairs(), settings)
+            .unwrap();
     drop(loader);
     assert_eq!(started.load(Ordering::SeqCst), 3);
     assert_eq!(Arc::strong_count(&data.sources), 1, "no thread holds the sources any more");
@@ -224,7 +236,8 @@ fn settings_that_cannot_be_are_refused() {
     let start = |change: fn(&mut LoaderSettings)| {
         let mut settings = settings(shape(2), 1, 1, Cursor::default());
         change(&mut settings);
-        let loader = Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), settings);
+        let loader =
+            Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), Recipe::pairs(), settings);
         loader.err().map(|e| e.to_string()).unwrap()
     };
     assert!(start(|s| s.effective_batch = 3).contains("expected a multiple of the micro-batch of 2"));
@@ -234,6 +247,7 @@ fn settings_that_cannot_be_are_refused() {
         data.sources.clone(),
         Order::new(0, true),
         data.tokenizer.clone(),
+        Recipe::pairs(),
         settings(shape(2), 1, 1, Cursor::default()),
     )
     .unwrap();
@@ -248,7 +262,8 @@ fn a_file_that_vanishes_is_named() {
     fs_err::remove_file(&path).unwrap();
     let settings = settings(shape(2), 2, 1, Cursor::default());
     let mut loader =
-        Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), settings).unwrap();
+        Loader::start(data.sources.clone(), Order::new(0, true), data.tokenizer.clone(), Recipe::pairs(), settings)
+            .unwrap();
     let e = loader.next(Owned::new(shape(2)).slot()).unwrap_err().to_string();
     assert!(e.contains("a.jsonl"), "{e}");
 }

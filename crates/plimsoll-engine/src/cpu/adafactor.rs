@@ -4,11 +4,14 @@
 //! Three passes over the gradient: row and column means of its squares, the size of the update, the update. Sums are
 //! taken in row chunks that do not depend on the threads.
 
+use std::ops::Range;
+
 use plimsoll_plan::op::REDUCE_CHUNKS;
 
 use super::Cores;
+use super::weight::{SharedWeight, WeightMut};
 use crate::pool::{self, Shared};
-use crate::simd::{LANES, dot, fold, leveled};
+use crate::simd::{LANES, fold, leveled};
 
 /// The numbers of one update.
 #[derive(Clone, Copy, Debug)]
@@ -85,15 +88,16 @@ fn reduce(rows: usize, f: impl Fn(usize, std::ops::Range<usize>) -> f64 + Sync +
 }
 
 /// Updates one parameter. The second moment of a vector is kept whole; vectors are short, so one thread does them.
-pub fn adafactor(
+pub fn adafactor<'a>(
     cores: Cores,
     step: &AdafactorStep,
-    weight: &mut [f32],
+    weight: impl Into<WeightMut<'a>>,
     grad: &[f32],
     moment: SecondMoment,
     exp_avg: Option<&mut [f32]>,
     workspace: &mut [f32],
 ) {
+    let weight = weight.into();
     match moment {
         SecondMoment::Factored { row, col } => factored(cores, step, weight, grad, row, col, exp_avg, workspace),
         SecondMoment::Whole(square) => whole(cores, step, weight, grad, square, exp_avg),
@@ -103,7 +107,7 @@ pub fn adafactor(
 fn factored(
     cores: Cores,
     step: &AdafactorStep,
-    weight: &mut [f32],
+    mut weight: WeightMut,
     grad: &[f32],
     row: &mut [f32],
     col: &mut [f32],
@@ -128,7 +132,7 @@ fn factored(
         by_col.fill(0.0);
         let part = range.start * cols..range.end * cols;
         square_sums(cores.simd, cols, &grad[part.clone()], scale, eps, by_row, by_col);
-        if step.scale_parameter { sum_of_squares(cores.simd, &weight[part]) } else { 0.0 }
+        if step.scale_parameter { weight.sum_of_squares(cores, part) } else { 0.0 }
     });
     let (keep, take) = (step.beta2() as f32, (1.0 - step.beta2()) as f32);
     for (state, sum) in row.iter_mut().zip(&*row_factor) {
@@ -149,12 +153,29 @@ fn factored(
         update_squares(cores.simd, &grad[range.start * cols..range.end * cols], &row_factor[range], col_factor, scale)
     });
     let numbers = Numbers::of(step, size, squares, grad.len());
-    let (weight, average) = (Shared(weight.as_mut_ptr()), exp_avg.map(|m| Shared(m.as_mut_ptr())));
+    let (shared, average) = (weight.shared(cores), exp_avg.map(|m| Shared(m.as_mut_ptr())));
+    let whole_rows = matches!(shared, SharedWeight::F32(_));
     pool::rows(rows, super::grain(cols), |range| {
-        let (at, len) = (range.start * cols, range.len() * cols);
-        // SAFETY: tasks own disjoint rows.
-        let (weight, average) = unsafe { (weight.slice(at, len), average.map(|m| m.slice(at, len))) };
-        apply_rows(cores.simd, numbers, weight, &grad[at..at + len], &row_factor[range], col_factor, average);
+        // SAFETY: pieces of a weight are disjoint.
+        let average = |part: &Range<usize>| average.map(|m| unsafe { m.slice(part.start, part.len()) });
+        if whole_rows {
+            let of_rows = |part: Range<usize>, w: &mut [f32]| {
+                let average = average(&part);
+                apply_rows(cores.simd, numbers, w, &grad[part], &row_factor[range.clone()], col_factor, average);
+            };
+            // SAFETY: tasks own disjoint rows.
+            unsafe { shared.update(range.start * cols..range.end * cols, &of_rows) };
+            return;
+        }
+        for row in range {
+            let of_row = |part: Range<usize>, w: &mut [f32]| {
+                let (average, at) = (average(&part), part.start - row * cols);
+                let (row_factor, col_factor) = (&row_factor[row..=row], &col_factor[at..at + part.len()]);
+                apply_rows(cores.simd, numbers, w, &grad[part], row_factor, col_factor, average);
+            };
+            // SAFETY: tasks own disjoint rows.
+            unsafe { shared.update(row * cols..(row + 1) * cols, &of_row) };
+        }
     });
 }
 
@@ -184,7 +205,7 @@ impl Numbers {
 fn whole(
     cores: Cores,
     step: &AdafactorStep,
-    weight: &mut [f32],
+    mut weight: WeightMut,
     grad: &[f32],
     square: &mut [f32],
     exp_avg: Option<&mut [f32]>,
@@ -197,28 +218,24 @@ fn whole(
         *state = *state * keep + take * (g * g + eps);
         size += f64::from(g / state.sqrt()).powi(2);
     }
-    let squares = if step.scale_parameter { sum_of_squares(cores.simd, weight) } else { 0.0 };
+    let squares = if step.scale_parameter { weight.sum_of_squares(cores, 0..grad.len()) } else { 0.0 };
     let numbers = Numbers::of(step, size, squares, grad.len());
-    let mut average = exp_avg;
-    for (i, (w, g)) in weight.iter_mut().zip(grad).enumerate() {
-        let mut update = g * numbers.scale / square[i].sqrt();
-        if let Some(m) = average.as_deref_mut() {
-            m[i] = m[i] * numbers.beta1 + (1.0 - numbers.beta1) * update;
-            update = m[i];
+    let average = exp_avg.map(|m| Shared(m.as_mut_ptr()));
+    let square = &*square;
+    let apply = |part: Range<usize>, w: &mut [f32]| {
+        // SAFETY: pieces of a weight are disjoint.
+        let mut average = average.map(|m| unsafe { m.slice(part.start, part.len()) });
+        for (i, (w, at)) in w.iter_mut().zip(part).enumerate() {
+            let mut update = grad[at] * numbers.scale / square[at].sqrt();
+            if let Some(m) = average.as_deref_mut() {
+                m[i] = m[i] * numbers.beta1 + (1.0 - numbers.beta1) * update;
+                update = m[i];
+            }
+            *w = *w * numbers.keep - update;
         }
-        *w = *w * numbers.keep - update;
-    }
-}
-
-leveled! {
-    fn sum_of_squares(values: &[f32]) -> f64 {
-        // A loop, as in `gradient_norm`: closures of iterators lose the instruction set level.
-        let mut sum = 0.0f64;
-        for chunk in values.chunks(4096) {
-            sum += f64::from(dot(chunk, chunk));
-        }
-        sum
-    }
+    };
+    // SAFETY: the whole weight, on this thread alone.
+    unsafe { weight.shared(cores).update(0..grad.len(), &apply) };
 }
 
 leveled! {

@@ -1,7 +1,8 @@
 //! AdamW, as `torch.optim.AdamW` computes it.
 
 use super::Cores;
-use crate::pool::{self, Shared};
+use super::weight::WeightMut;
+use crate::pool::Shared;
 use crate::simd::leveled;
 
 /// The numbers of one update.
@@ -21,39 +22,61 @@ pub struct AdamWStep {
     pub grad_scale: f32,
 }
 
-/// Elements of one task.
-const GRAIN: usize = 1 << 16;
+/// The numbers that all elements share.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
+    decay: f32,
+    size: f32,
+    root: f32,
+    one_b1: f32,
+    b2: f32,
+    one_b2: f32,
+    eps: f32,
+    scale: f32,
+}
+
+impl Numbers {
+    pub(super) fn of(step: &AdamWStep) -> Numbers {
+        let [b1, b2] = step.betas;
+        Numbers {
+            decay: (1.0 - step.lr * step.weight_decay) as f32,
+            size: (step.lr / (1.0 - b1.powf(step.step as f64))) as f32,
+            root: (1.0 - b2.powf(step.step as f64)).sqrt() as f32,
+            one_b1: (1.0 - b1) as f32,
+            b2: b2 as f32,
+            one_b2: (1.0 - b2) as f32,
+            eps: step.eps as f32,
+            scale: step.grad_scale,
+        }
+    }
+}
 
 /// Updates one parameter.
-pub fn adamw(
+pub fn adamw<'a>(
     cores: Cores,
     step: &AdamWStep,
-    weight: &mut [f32],
+    weight: impl Into<WeightMut<'a>>,
     grad: &[f32],
     exp_avg: &mut [f32],
     exp_avg_sq: &mut [f32],
 ) {
+    let mut weight = weight.into();
     assert!(
         [weight.len(), exp_avg.len(), exp_avg_sq.len()] == [grad.len(); 3],
         "state and gradient are the weight's size"
     );
-    let (w, m, v) = (Shared(weight.as_mut_ptr()), Shared(exp_avg.as_mut_ptr()), Shared(exp_avg_sq.as_mut_ptr()));
-    pool::rows(grad.len(), GRAIN, |range| {
-        let (at, len) = (range.start, range.len());
-        // SAFETY: tasks own disjoint ranges.
-        let (w, m, v) = unsafe { (w.slice(at, len), m.slice(at, len), v.slice(at, len)) };
-        adamw_range(cores.simd, step, w, &grad[range], m, v);
+    let (m, v) = (Shared(exp_avg.as_mut_ptr()), Shared(exp_avg_sq.as_mut_ptr()));
+    let numbers = Numbers::of(step);
+    weight.update(cores, |range, w| {
+        // SAFETY: the pieces of a weight are disjoint.
+        let (m, v) = unsafe { (m.slice(range.start, range.len()), v.slice(range.start, range.len())) };
+        adamw_range(cores.simd, numbers, w, &grad[range], m, v);
     });
 }
 
 leveled! {
-    fn adamw_range(step: &AdamWStep, weight: &mut [f32], grad: &[f32], exp_avg: &mut [f32], exp_avg_sq: &mut [f32]) {
-        let [b1, b2] = step.betas;
-        let decay = (1.0 - step.lr * step.weight_decay) as f32;
-        let size = (step.lr / (1.0 - b1.powf(step.step as f64))) as f32;
-        let root = (1.0 - b2.powf(step.step as f64)).sqrt() as f32;
-        let (one_b1, b2, one_b2, eps) = ((1.0 - b1) as f32, b2 as f32, (1.0 - b2) as f32, step.eps as f32);
-        let scale = step.grad_scale;
+    pub(super) fn adamw_range(numbers: Numbers, weight: &mut [f32], grad: &[f32], exp_avg: &mut [f32], exp_avg_sq: &mut [f32]) {
+        let Numbers { decay, size, root, one_b1, b2, one_b2, eps, scale } = numbers;
         for (((w, g), m), v) in weight.iter_mut().zip(grad).zip(exp_avg).zip(exp_avg_sq) {
             let g = g * scale;
             *m += (g - *m) * one_b1;

@@ -1,32 +1,73 @@
-//! One decoding step's attention: over each hypothesis' own cache, and over the encoder's keys and values.
+//! One decoding step's attention: over each hypothesis' own cache, over the encoder's keys and values, or over a prompt's
+//! and the cache behind it.
 //!
 //! Hypotheses that beam search reorders do not move their cache: `origin[row, position]` says which row of the cache
-//! holds the keys and values of a position.
+//! holds the keys and values of a position. The hypotheses of a prompt share its keys and values.
 
 use plimsoll_plan::op::AttentionShape;
 
 use super::Cores;
-use super::attention::{Columns, max};
+use super::attention::{Columns, first_seen, max};
 use crate::math::exp;
 use crate::pool::{Shared, tasks, worker};
 use crate::simd::{dot, leveled};
 
 /// Writes this step's keys and values behind the earlier ones.
-pub fn cache_append(rows: usize, kv: Columns, width: usize, max_len: usize, position: usize, cache: &mut [f32]) {
+pub fn cache_append(rows: usize, kv: Columns, width: usize, cache: Columns, max_len: usize, position: usize) {
     for row in 0..rows {
-        // SAFETY: keys and values of this row, side by side, which nobody writes now.
-        let from = unsafe { kv.data.slice(row * kv.stride + kv.start, width) };
-        cache[(row * max_len + position) * width..][..width].copy_from_slice(from);
+        let at = (row * max_len + position) * cache.stride + cache.start;
+        // SAFETY: this row's columns, and their place in the cache, which nobody else touches now.
+        let (from, to) = unsafe { (kv.data.slice(row * kv.stride + kv.start, width), cache.data.slice(at, width)) };
+        to.copy_from_slice(from);
     }
 }
 
-/// Where one row's keys and values lie.
+/// A stretch of one row's keys, and where each of them lies; its values lie `kv_width` behind it.
+#[derive(Clone, Copy)]
 struct Past<'a> {
     data: &'a [f32],
-    /// First element of each position's keys; values follow them.
     starts: &'a dyn Fn(usize) -> usize,
     count: usize,
-    inner: usize,
+}
+
+/// The keys that a prompt's hypotheses share.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// Keys, and behind them values, of each row.
+    pub kv: Columns,
+    /// First row of each prompt, and the end.
+    pub starts: &'a [u32],
+    /// Hypotheses of each prompt.
+    pub beams: usize,
+}
+
+impl Prompt<'_> {
+    /// (first row, rows) of a hypothesis' prompt.
+    fn of(&self, row: usize) -> (usize, usize) {
+        let at = row / self.beams;
+        (self.starts[at] as usize, (self.starts[at + 1] - self.starts[at]) as usize)
+    }
+
+    /// # Safety
+    /// Nobody writes the prompt's keys and values now.
+    unsafe fn data(&self) -> &[f32] {
+        let rows = *self.starts.last().unwrap_or(&0) as usize;
+        // SAFETY: by the caller's promise.
+        unsafe { self.kv.data.slice(0, rows * self.kv.stride) }
+    }
+}
+
+/// The keys of this generation.
+#[derive(Clone, Copy, Debug)]
+pub struct Cache<'a> {
+    /// `[rows, max_len, keys and values]`.
+    pub data: &'a [f32],
+    /// Which row of the cache holds each position of each hypothesis.
+    pub origin: &'a [u32],
+    /// Positions that a row has room for.
+    pub max_len: usize,
+    /// Position of this step.
+    pub position: usize,
 }
 
 /// Attends one row per hypothesis over its cache.
@@ -42,14 +83,9 @@ pub fn attention_step(
     out: &mut [f32],
     workspace: &mut [f32],
 ) {
-    let inner = shape.heads * shape.d_kv;
-    let max_len = shape.max_keys;
-    each_row(cores, shape, rows, q, out, workspace, |row, head, q, scores, out| {
-        let starts = |at: usize| (origin[row * max_len + at] as usize * max_len + at) * 2 * inner;
-        let past = Past { data: cache, starts: &starts, count: position + 1, inner };
-        let near = &bias[head * shape.span() + shape.max_queries - 1 - position..][..position + 1];
-        attend(cores, shape, head, q, past, Some(near), scores, out);
-    });
+    let cache = Cache { data: cache, origin, max_len: shape.max_keys, position };
+    let none = Prompt { kv: q, starts: &[], beams: 1 };
+    attend_rows(cores, shape, rows, q, none, Some(cache), Some(bias), out, workspace);
 }
 
 /// Attends one row per hypothesis over the encoder's rows of its prompt.
@@ -64,65 +100,95 @@ pub fn cross_step(
     out: &mut [f32],
     workspace: &mut [f32],
 ) {
-    let inner = shape.heads * shape.d_kv;
-    let total = *source_rows.last().unwrap_or(&0) as usize;
-    // SAFETY: the encoder's keys and values, which nobody writes now.
-    let data: &[f32] = unsafe { kv.data.slice(0, total * kv.stride) };
-    each_row(cores, shape, rows, q, out, workspace, |row, head, q, scores, out| {
-        let prompt = row / beams;
-        let (first, end) = (source_rows[prompt] as usize, source_rows[prompt + 1] as usize);
-        let starts = |at: usize| (first + at) * kv.stride + kv.start;
-        attend(cores, shape, head, q, Past { data, starts: &starts, count: end - first, inner }, None, scores, out);
-    });
+    attend_rows(cores, shape, rows, q, Prompt { kv, starts: source_rows, beams }, None, None, out, workspace);
 }
 
-fn each_row(
+/// Attends one row per hypothesis over its prompt and what it generated since, this step included: one softmax over both.
+/// `shape.max_keys` counts both. The bias, where there is one, is by distance.
+pub fn decode_step(
     cores: Cores,
     shape: &AttentionShape,
     rows: usize,
     q: Columns,
+    prompt: Prompt,
+    cache: Cache,
+    bias: Option<&[f32]>,
     out: &mut [f32],
     workspace: &mut [f32],
-    f: impl Fn(usize, usize, &[f32], &mut [f32], &mut [f32]) + Sync + Send,
 ) {
-    let d = shape.d_kv;
+    attend_rows(cores, shape, rows, q, prompt, Some(cache), bias, out, workspace);
+}
+
+/// A task is one row and one head of keys and values, with all query heads that read it.
+fn attend_rows(
+    cores: Cores,
+    shape: &AttentionShape,
+    rows: usize,
+    q: Columns,
+    prompt: Prompt,
+    cache: Option<Cache>,
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+    workspace: &mut [f32],
+) {
+    let (d, kv_width) = (shape.d_kv, shape.kv_heads * shape.d_kv);
     assert!(workspace.len() >= cores.threads * shape.max_keys, "workspace is what the plan says");
     assert!(out.len() >= rows * shape.heads * d, "every row has its place");
-    let (space, out) = (Shared(workspace.as_mut_ptr()), Shared(out.as_mut_ptr()));
-    tasks(rows, |row| {
+    let space = Shared(workspace.as_mut_ptr());
+    let out = Columns { data: Shared(out.as_mut_ptr()), start: 0, stride: shape.heads * d };
+    // SAFETY: the prompt's keys and values, which nobody writes now.
+    let prompt_data = unsafe { prompt.data() };
+    tasks(rows * shape.kv_heads, |task| {
+        let (row, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
         // SAFETY: each worker has its own scratch.
         let scores = unsafe { space.slice(worker() * shape.max_keys, shape.max_keys) };
-        for head in 0..shape.heads {
-            // SAFETY: this task alone reads and writes this row.
-            let (q, out) = unsafe {
-                (q.data.slice(row * q.stride + q.start + head * d, d), out.slice((row * shape.heads + head) * d, d))
-            };
-            f(row, head, q, scores, out);
+        let (first, prompted) = if prompt.starts.is_empty() { (0, 0) } else { prompt.of(row) };
+        let made = cache.map_or(0, |cache| cache.position + 1);
+        let query = (prompted + made).saturating_sub(1);
+        let skipped = if cache.is_some() { first_seen(shape, query) } else { 0 };
+        let (old, new) = (skipped.min(prompted), skipped.saturating_sub(prompted));
+        let in_prompt = |at: usize| (first + old + at) * prompt.kv.stride + prompt.kv.start + kv_head * d;
+        let in_cache = |at: usize| {
+            let (cache, at) = (cache.expect("there are positions in it"), new + at);
+            (cache.origin[row * cache.max_len + at] as usize * cache.max_len + at) * 2 * kv_width + kv_head * d
+        };
+        let pasts = [
+            Past { data: prompt_data, starts: &in_prompt, count: prompted - old },
+            Past { data: cache.map_or(&[], |cache| cache.data), starts: &in_cache, count: made - new },
+        ];
+        for head in kv_head * shape.group()..(kv_head + 1) * shape.group() {
+            let at = head * shape.span() + shape.max_queries + skipped;
+            let near = bias.map(|b| &b[at - 1 - query..][..prompted + made - skipped]);
+            // SAFETY: this task alone reads and writes this head of this row.
+            let (q, out) = unsafe { (q.part(row, head, d), out.part(row, head, d)) };
+            attend(cores, shape.scale, kv_width, q, pasts, near, scores, out);
         }
     });
 }
 
 fn attend(
     cores: Cores,
-    shape: &AttentionShape,
-    head: usize,
+    scale: f32,
+    kv_width: usize,
     q: &[f32],
-    past: Past,
+    pasts: [Past; 2],
     bias: Option<&[f32]>,
     scores: &mut [f32],
     out: &mut [f32],
 ) {
-    let d = shape.d_kv;
-    let scores = &mut scores[..past.count];
-    for (at, score) in scores.iter_mut().enumerate() {
-        let keys = &past.data[(past.starts)(at) + head * d..][..d];
-        *score = row_dot(cores.simd, q, keys) + bias.map_or(0.0, |b| b[at]);
+    let d = q.len();
+    let scores = &mut scores[..pasts[0].count + pasts[1].count];
+    let places = || pasts.iter().flat_map(|past| (0..past.count).map(|at| (past.data, (past.starts)(at))));
+    for (score, (data, at)) in scores.iter_mut().zip(places()) {
+        *score = scale * row_dot(cores.simd, q, &data[at..][..d]);
+    }
+    if let Some(bias) = bias {
+        scores.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
     }
     softmax(cores.simd, scores);
     out.fill(0.0);
-    for (at, p) in scores.iter().enumerate() {
-        let values = &past.data[(past.starts)(at) + past.inner + head * d..][..d];
-        add_scaled(cores.simd, out, values, *p);
+    for (p, (data, at)) in scores.iter().zip(places()) {
+        add_scaled(cores.simd, out, &data[at + kv_width..][..d], *p);
     }
 }
 

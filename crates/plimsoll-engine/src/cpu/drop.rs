@@ -1,4 +1,4 @@
-//! `out = drop(g)`: the gradient through a dropout.
+//! `out = drop(g)`: a dropout, and the gradient through one.
 
 use super::{Cores, Rows, grain};
 use crate::philox::{BLOCK, Dropper};
@@ -6,18 +6,18 @@ use crate::pool::{self, Shared};
 use crate::simd::leveled;
 
 /// Multiplies each row by its factors, into another tensor.
-pub fn drop_backward(cores: Cores, rows: Rows, width: usize, g: &[f32], out: &mut [f32], dropper: &Dropper) {
+pub fn drop_rows(cores: Cores, rows: Rows, width: usize, g: &[f32], out: &mut [f32], dropper: &Dropper) {
     assert!(out.len() >= rows.len() * width, "every row has its place");
     let out = Shared(out.as_mut_ptr());
     pool::rows(rows.len(), grain(width), |range| {
         // SAFETY: tasks own disjoint rows.
         let out = unsafe { out.slice(range.start * width, range.len() * width) };
-        drop_rows(cores.simd, rows, range.start, width, g, out, dropper);
+        drop_range(cores.simd, rows, range.start, width, g, out, dropper);
     });
 }
 
 leveled! {
-    fn drop_rows(rows: Rows, first: usize, width: usize, g: &[f32], out: &mut [f32], dropper: &Dropper) {
+    fn drop_range(rows: Rows, first: usize, width: usize, g: &[f32], out: &mut [f32], dropper: &Dropper) {
         for (i, out) in out.chunks_exact_mut(width).enumerate() {
             let row = first + i;
             let g = &g[row * width..(row + 1) * width];

@@ -1,36 +1,76 @@
-//! `out = drop(table[ids])`, and the gradient of the table.
+//! `out = drop(table[ids] + positions[at])`, and the gradients of the tables.
 
+use super::weights::Weights;
 use super::{Cores, Rows, apply, grain};
 use crate::philox::{BLOCK, Dropper};
 use crate::pool::{self, Shared};
 use crate::simd::leveled;
 
-/// Looks up the rows of the table.
+/// A table that is added by position.
+#[derive(Clone, Copy, Debug)]
+pub struct Positions<'a> {
+    /// A row for each position.
+    pub table: Weights<'a>,
+    /// Position of each row in its document.
+    pub at: &'a [u32],
+}
+
+/// Looks up the rows of the table, and of the positions' table where there is one.
 pub fn embed_forward(
     cores: Cores,
     rows: Rows,
     width: usize,
     ids: &[u32],
-    table: &[f32],
+    table: Weights,
+    positions: Option<Positions>,
     out: &mut [f32],
     drop: Option<&Dropper>,
 ) {
     assert!(out.len() >= ids.len() * width, "every row has its place");
     let out = Shared(out.as_mut_ptr());
     pool::rows(ids.len(), grain(width), |range| {
-        // SAFETY: tasks own disjoint rows.
-        let out = unsafe { out.slice(range.start * width, range.len() * width) };
-        embed_rows(cores.simd, rows, range.start, width, &ids[range.start..range.end], table, out, drop);
+        for row in range {
+            // SAFETY: tasks own disjoint rows.
+            let out = unsafe { out.slice(row * width, width) };
+            table.decode(cores.simd, ids[row] as usize * width, out);
+            if let Some(positions) = positions {
+                add_position(cores, positions, row, out);
+            }
+            if drop.is_some() {
+                drop_row(cores.simd, rows, row, out, drop);
+            }
+        }
     });
 }
 
-leveled! {
-    fn embed_rows(rows: Rows, first: usize, width: usize, ids: &[u32], table: &[f32], out: &mut [f32], drop: Option<&Dropper>) {
-        for ((i, out), id) in out.chunks_exact_mut(width).enumerate().zip(ids) {
-            out.copy_from_slice(&table[*id as usize * width..][..width]);
-            apply(drop, &rows, first + i, out);
-        }
+/// Adds the row's position to it, a few numbers at a time.
+fn add_position(cores: Cores, positions: Positions, row: usize, out: &mut [f32]) {
+    let mut piece = [0.0f32; 256];
+    let (first, step) = (positions.at[row] as usize * out.len(), piece.len());
+    for (nth, out) in out.chunks_mut(step).enumerate() {
+        let piece = &mut piece[..out.len()];
+        positions.table.decode(cores.simd, first + nth * step, piece);
+        out.iter_mut().zip(piece).for_each(|(out, p)| *out += *p);
     }
+}
+
+leveled! {
+    fn drop_row(rows: Rows, row: usize, out: &mut [f32], drop: Option<&Dropper>) {
+        apply(drop, &rows, row, out);
+    }
+}
+
+/// Adds each row's gradient to that of its position: as for tokens, with positions in their place.
+pub fn positions_backward(
+    cores: Cores,
+    rows: Rows,
+    width: usize,
+    at: &[u32],
+    grad: &[f32],
+    table_grad: &mut [f32],
+    drop: Option<&Dropper>,
+) {
+    embed_backward(cores, rows, width, at, grad, table_grad, drop);
 }
 
 /// Adds each row's gradient to the table's. Tasks own columns, so rows of one token are added in order.

@@ -9,20 +9,31 @@ pub use crate::pool::Shared;
 
 pub mod adafactor;
 pub mod adamw;
+pub mod adamw8bit;
 pub mod attention;
 pub mod attention_backward;
 pub mod bias;
 pub mod cache;
+pub mod column_sum;
+pub mod copy;
 pub mod drop;
 pub mod embed;
 pub mod gated_gelu;
+pub mod gated_silu;
+pub mod gelu;
 pub mod gradient_norm;
+pub mod head_norm;
+pub mod layer_norm;
+pub mod lion;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
 pub mod relu;
 pub mod residual;
+pub mod rope;
 pub mod sgd;
+pub mod weight;
+pub mod weights;
 
 /// What the kernels run on.
 #[derive(Clone, Copy, Debug)]

@@ -70,7 +70,8 @@ leveled! {
     }
 }
 
-/// `dx (+)= norm'(dy)` and `weight_grad (+)= sum over rows`; `partial` holds `REDUCE_CHUNKS * width` words.
+/// `dx (+)= norm'(dy)` and, where the weight is trained, `weight_grad (+)= sum over rows`; then `partial` holds
+/// `REDUCE_CHUNKS * width` words.
 pub fn norm_backward(
     cores: Cores,
     count: usize,
@@ -81,12 +82,12 @@ pub fn norm_backward(
     rstd: &[f32],
     dx: &mut [f32],
     add: bool,
-    weight_grad: &mut [f32],
-    write: Write,
+    weight_grad: Option<(&mut [f32], Write)>,
     partial: &mut [f32],
 ) {
     assert!([dy.len(), x.len(), dx.len()].iter().all(|len| *len >= count * width), "every row has its place");
-    assert!(partial.len() >= REDUCE_CHUNKS * width, "workspace is what the plan says");
+    let sums = if weight_grad.is_some() { width } else { 0 };
+    assert!(partial.len() >= REDUCE_CHUNKS * sums, "workspace is what the plan says");
     let (dx, partial_at) = (Shared(dx.as_mut_ptr()), Shared(partial.as_mut_ptr()));
     let chunk = count.div_ceil(REDUCE_CHUNKS).max(1);
     let chunks = count.div_ceil(chunk);
@@ -94,42 +95,42 @@ pub fn norm_backward(
         let range = task * chunk..((task + 1) * chunk).min(count);
         // SAFETY: tasks own disjoint rows and each its own partial sum.
         let (dx, sum) =
-            unsafe { (dx.slice(range.start * width, range.len() * width), partial_at.slice(task * width, width)) };
+            unsafe { (dx.slice(range.start * width, range.len() * width), partial_at.slice(task * sums, sums)) };
         sum.fill(0.0);
-        let part = |all: &'_ [f32]| -> *const f32 { all[range.start * width..].as_ptr() };
-        // SAFETY: `range` rows of dy and x.
-        let (dy, x) = unsafe {
-            (
-                std::slice::from_raw_parts(part(dy), range.len() * width),
-                std::slice::from_raw_parts(part(x), range.len() * width),
-            )
-        };
-        norm_rows_backward(cores.simd, width, dy, x, weight, &rstd[range.start..range.end], dx, add, sum);
+        let part = range.start * width..range.end * width;
+        norm_rows_backward(cores.simd, width, &dy[part.clone()], &x[part], weight, &rstd[range], dx, add, sum);
     });
-    if write != Write::Add {
-        weight_grad.fill(0.0);
+    if let Some((grad, write)) = weight_grad {
+        add_partials(grad, write, &partial[..chunks * width]);
     }
-    for sum in partial[..chunks * width].chunks_exact(width) {
-        weight_grad.iter_mut().zip(sum).for_each(|(g, s)| *g += s);
+}
+
+/// `grad (+)=` the sums of the chunks, in their order.
+pub(super) fn add_partials(grad: &mut [f32], write: Write, partial: &[f32]) {
+    if write != Write::Add {
+        grad.fill(0.0);
+    }
+    for sum in partial.chunks_exact(grad.len()) {
+        grad.iter_mut().zip(sum).for_each(|(g, s)| *g += s);
     }
 }
 
 leveled! {
+    /// `sum` is empty where the weight has no gradient.
     fn norm_rows_backward(width: usize, dy: &[f32], x: &[f32], weight: &[f32], rstd: &[f32], dx: &mut [f32], add: bool, sum: &mut [f32]) {
         for (((dy, x), dx), rstd) in dy.chunks_exact(width).zip(x.chunks_exact(width)).zip(dx.chunks_exact_mut(width)).zip(rstd) {
             let mut lanes = [0.0f32; LANES];
             let split = width / LANES * LANES;
             for c in (0..split).step_by(LANES) {
                 for i in 0..LANES {
-                    let xhat = x[c + i] * rstd;
-                    lanes[i] += dy[c + i] * weight[c + i] * xhat;
-                    sum[c + i] += dy[c + i] * xhat;
+                    lanes[i] += dy[c + i] * weight[c + i] * (x[c + i] * rstd);
                 }
             }
             for c in split..width {
-                let xhat = x[c] * rstd;
-                lanes[c - split] += dy[c] * weight[c] * xhat;
-                sum[c] += dy[c] * xhat;
+                lanes[c - split] += dy[c] * weight[c] * (x[c] * rstd);
+            }
+            for (sum, (dy, x)) in sum.iter_mut().zip(dy.iter().zip(x)) {
+                *sum += dy * (x * rstd);
             }
             let mean = fold(lanes) / width as f32;
             for c in 0..width {

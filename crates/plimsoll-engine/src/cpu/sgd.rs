@@ -1,7 +1,8 @@
 //! SGD, as `torch.optim.SGD` computes it.
 
 use super::Cores;
-use crate::pool::{self, Shared};
+use super::weight::WeightMut;
+use crate::pool::Shared;
 use crate::simd::leveled;
 
 /// The numbers of one update.
@@ -23,20 +24,17 @@ pub struct SgdStep {
     pub grad_scale: f32,
 }
 
-const GRAIN: usize = 1 << 16;
-
 /// Updates one parameter; `buffer` is empty without momentum.
-pub fn sgd(cores: Cores, step: &SgdStep, weight: &mut [f32], grad: &[f32], buffer: &mut [f32]) {
+pub fn sgd<'a>(cores: Cores, step: &SgdStep, weight: impl Into<WeightMut<'a>>, grad: &[f32], buffer: &mut [f32]) {
+    let mut weight = weight.into();
     assert!(
         weight.len() == grad.len() && (buffer.is_empty() || buffer.len() == grad.len()),
         "state and gradient are the weight's size"
     );
-    let (w, b, kept) = (Shared(weight.as_mut_ptr()), Shared(buffer.as_mut_ptr()), !buffer.is_empty());
-    pool::rows(grad.len(), GRAIN, |range| {
-        // SAFETY: tasks own disjoint ranges.
-        let (w, b) = unsafe {
-            (w.slice(range.start, range.len()), if kept { b.slice(range.start, range.len()) } else { &mut [] })
-        };
+    let (b, kept) = (Shared(buffer.as_mut_ptr()), !buffer.is_empty());
+    weight.update(cores, |range, w| {
+        // SAFETY: the pieces of a weight are disjoint.
+        let b = if kept { unsafe { b.slice(range.start, range.len()) } } else { &mut [] };
         sgd_range(cores.simd, step, w, &grad[range], b);
     });
 }

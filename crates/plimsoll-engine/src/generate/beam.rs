@@ -30,19 +30,20 @@ impl Candidate {
 }
 
 /// What holds for every prompt of a call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Rules {
     beams: usize,
     max_new: usize,
     length_penalty: f32,
     early_stopping: bool,
-    eos: u32,
+    /// Tokens that end a hypothesis.
+    ends: Vec<u32>,
 }
 
 impl Rules {
-    pub fn new(options: &GenerateOptions, eos: u32) -> Rules {
-        let GenerateOptions { beams, max_new, length_penalty, early_stopping } = *options;
-        Rules { beams, max_new, length_penalty, early_stopping, eos }
+    pub fn new(options: &GenerateOptions, ends: Vec<u32>) -> Rules {
+        let GenerateOptions { beams, max_new, length_penalty, early_stopping, .. } = *options;
+        Rules { beams, max_new, length_penalty, early_stopping, ends }
     }
 
     fn penalised(&self, score: f32, length: usize) -> f32 {
@@ -71,7 +72,7 @@ impl Search {
         next: &mut Vec<Candidate>,
     ) {
         let last = length == rules.max_new;
-        let ends = |c: &&Candidate| last || c.token == rules.eos;
+        let ends = |c: &&Candidate| last || rules.ends.contains(&c.token);
         for candidate in candidates.iter().take(rules.beams).filter(|c| ends(c) && c.score > NEVER / 2.0) {
             let score = rules.penalised(candidate.score, length);
             let at = self.finished.partition_point(|f| f.score >= score);
@@ -105,7 +106,10 @@ mod tests {
     const EOS: u32 = 1;
 
     fn rules(beams: usize, max_new: usize, length_penalty: f32, early_stopping: bool) -> Rules {
-        Rules::new(&GenerateOptions { beams, max_new, length_penalty, early_stopping }, EOS)
+        Rules::new(
+            &GenerateOptions { length_penalty, early_stopping, ..GenerateOptions::beam(beams, max_new) },
+            vec![EOS],
+        )
     }
 
     fn candidates(scored: &[(f32, u32)]) -> Vec<Candidate> {

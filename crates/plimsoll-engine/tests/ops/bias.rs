@@ -7,7 +7,18 @@ use crate::{assert_close, inner_product, numbers, unwritten, wide};
 
 fn shape(queries: usize, keys: usize, causal: bool) -> AttentionShape {
     let side = if causal { Side::Target } else { Side::Source };
-    AttentionShape { queries: side, keys: side, heads: 3, d_kv: 4, causal, max_queries: queries, max_keys: keys }
+    AttentionShape {
+        queries: side,
+        keys: side,
+        heads: 3,
+        kv_heads: 3,
+        d_kv: 4,
+        scale: 1.0,
+        causal,
+        window: None,
+        max_queries: queries,
+        max_keys: keys,
+    }
 }
 
 const SHAPES: [(usize, usize, bool); 6] =

@@ -1,7 +1,7 @@
 //! `out = drop(g)`: the gradient through a dropout is the dropout of the gradient, with the mask of the forward pass.
 
 use plimsoll_engine::cpu::Dropper;
-use plimsoll_engine::cpu::drop::drop_backward;
+use plimsoll_engine::cpu::drop::drop_rows;
 use plimsoll_engine::cpu::residual::residual_forward;
 
 use crate::{Ragged, assert_close, every_shape, numbers, on_all_cores, unwritten, wide};
@@ -13,7 +13,7 @@ fn the_gradient_is_multiplied_by_the_factors() {
             let Some(dropper) = drop else { return };
             let n = ragged.len() * width;
             let (g, mut out) = (numbers(n, 1), unwritten(n));
-            drop_backward(cores, ragged.rows(), width, &g, &mut out, dropper);
+            drop_rows(cores, ragged.rows(), width, &g, &mut out, dropper);
             let expected: Vec<f64> = wide(&g).iter().zip(ragged.factors(drop, width)).map(|(g, f)| g * f).collect();
             assert_close(&out, &expected, 1e-7, "out");
         });
@@ -29,7 +29,7 @@ fn backward_drops_exactly_what_forward_dropped() {
         // The residual of a zero stream is the dropped layer itself, so its slope is the mask.
         let (zero, mut forward, mut backward) = (vec![0.0; n], vec![1.0; n], unwritten(n));
         residual_forward(cores, ragged.rows(), width, &zero, &mut forward, Some(&dropper));
-        drop_backward(cores, ragged.rows(), width, &vec![1.0; n], &mut backward, &dropper);
+        drop_rows(cores, ragged.rows(), width, &vec![1.0; n], &mut backward, &dropper);
         assert_eq!(forward, backward);
         assert!(forward.contains(&0.0) && forward.contains(&dropper.scale));
     });

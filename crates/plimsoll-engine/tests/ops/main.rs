@@ -6,18 +6,28 @@
 
 mod adafactor;
 mod adamw;
+mod adamw8bit;
 mod attention;
 mod bias;
 mod cache;
+mod column_sum;
 mod drop;
 mod embed;
 mod gated_gelu;
+mod gated_silu;
+mod gelu;
 mod gradient_norm;
+mod head_norm;
+mod layer_norm;
+mod lion;
 mod loss;
 mod norm;
 mod relu;
 mod residual;
+mod rope;
 mod sgd;
+mod storage;
+mod weight;
 
 use plimsoll_engine::cpu::{Cores, Dropper, Rows};
 use plimsoll_engine::{simd, with_cores};
@@ -59,6 +69,18 @@ fn on_all_cores(f: impl Fn(Cores) + Send + Sync) {
         let f = &f;
         let run = move || levels().iter().for_each(|simd| f(Cores { simd: *simd, threads }));
         with_cores(threads, || {}, run).unwrap();
+    }
+}
+
+/// What `f` gives on one thread and on three, at every instruction level, is the same.
+#[track_caller]
+fn same_on_all_threads<T: PartialEq + std::fmt::Debug + Send>(f: impl Fn(Cores) -> T + Send + Sync) {
+    for simd in levels() {
+        let on = |threads: usize| {
+            let f = &f;
+            with_cores(threads, || {}, move || f(Cores { simd: *simd, threads })).unwrap()
+        };
+        assert_eq!(on(1), on(3), "{simd:?}");
     }
 }
 

@@ -52,7 +52,22 @@ fn backward_is_the_slope_of_the_formula() {
                 let weight_before = if write == Write::Add { numbers(width, 5) } else { unwritten(width) };
                 let (mut dx, mut dw, mut partial) =
                     (before.clone(), weight_before.clone(), unwritten(REDUCE_CHUNKS * width));
-                norm_backward(cores, count, width, &dy, &x, &weight, &rstd, &mut dx, add, &mut dw, write, &mut partial);
+                norm_backward(
+                    cores,
+                    count,
+                    width,
+                    &dy,
+                    &x,
+                    &weight,
+                    &rstd,
+                    &mut dx,
+                    add,
+                    Some((&mut dw, write)),
+                    &mut partial,
+                );
+                let mut frozen = before.clone();
+                norm_backward(cores, count, width, &dy, &x, &weight, &rstd, &mut frozen, add, None, &mut []);
+                assert_eq!(frozen, dx, "the same without the weight's gradient");
                 let plus = |exact: &[f64], before: &[f32], add: bool| -> Vec<f64> {
                     exact.iter().zip(before).map(|(e, b)| if add { e + f64::from(*b) } else { *e }).collect()
                 };

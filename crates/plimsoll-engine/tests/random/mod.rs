@@ -5,9 +5,9 @@
 
 use plimsoll_engine::{Engine, Updates, with_cores};
 use plimsoll_plan::batch::IGNORE;
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::program::{Job, compile};
-use plimsoll_plan::spec::{FeedForward, Init, Param, T5Spec, t5_params};
-use plimsoll_plan::t5::Choices;
+use plimsoll_plan::spec::{FeedForward, Init, ModelSpec, Param, T5Spec};
 use plimsoll_plan::train::OptimizerSpec;
 
 use crate::fixture::{Batch, train_update};
@@ -69,19 +69,22 @@ pub fn v11(dropout: f32) -> T5Spec {
 
 /// Every parameter with its weights, drawn as its family draws them; norms and biases away from where they start, so that
 /// they matter, and an unscaled head small enough for a loss near that of guessing.
-pub fn weights(spec: &T5Spec, seed: u64) -> Vec<(Param, Vec<f32>)> {
+pub fn weights(spec: &(impl Clone + Into<ModelSpec>), seed: u64) -> Vec<(Param, Vec<f32>)> {
+    let spec: ModelSpec = spec.clone().into();
     let mut stream = Stream(seed);
     let draw = |param: Param| {
         let values = (0..param.elements())
             .map(|_| match param.init {
                 Init::Ones => 1.0 + 0.2 * stream.normal(),
-                Init::Normal(_) if param.name == "lm_head.weight" => stream.normal() / (spec.d_model as f32).sqrt(),
+                Init::Normal(_) if param.name == "lm_head.weight" => stream.normal() / (spec.d_model() as f32).sqrt(),
                 Init::Normal(std) => std * stream.normal(),
+                Init::Zeros => 0.1 * stream.normal(),
+                Init::Uniform(most) => most * (2.0 * stream.unit() as f32 - 1.0),
             })
             .collect();
         (param, values)
     };
-    t5_params(spec).into_iter().map(draw).collect()
+    spec.params().into_iter().map(draw).collect()
 }
 
 /// Writes the weights into an engine.
@@ -93,15 +96,23 @@ pub fn fill(engine: &mut Engine, weights: &[(Param, Vec<f32>)]) {
 }
 
 /// Batches of `rows` samples. Ragged ones have lengths from 1 on, one full row, and now and then an ignored label.
-pub fn batches(spec: &T5Spec, count: usize, rows: usize, lens: (usize, usize), ragged: bool, seed: u64) -> Vec<Batch> {
+pub fn batches(
+    spec: &(impl Clone + Into<ModelSpec>),
+    count: usize,
+    rows: usize,
+    lens: (usize, usize),
+    ragged: bool,
+    seed: u64,
+) -> Vec<Batch> {
+    let spec: ModelSpec = spec.clone().into();
     let mut stream = Stream(seed ^ 0xBA7C);
     let mut batch = |_| {
         let mut batch = Batch::default();
         for row in 0..rows {
             let mut line = |most: usize| -> Vec<u32> {
                 let len = if ragged && row != 1 { stream.between(1, most) } else { most };
-                let mut tokens: Vec<u32> = (0..len).map(|_| stream.between(2, spec.vocab - 1) as u32).collect();
-                tokens[len - 1] = spec.eos_id;
+                let mut tokens: Vec<u32> = (0..len).map(|_| stream.between(2, spec.vocab() - 1) as u32).collect();
+                tokens[len - 1] = spec.eos_id();
                 tokens
             };
             batch.sources.push(line(lens.0));
@@ -147,5 +158,5 @@ pub fn train(job: &Job, choices: &Choices, clip_norm: Option<f64>, batches: &[Ba
 /// A job over a spec, without evaluation, on two threads.
 pub fn job(spec: T5Spec, lens: (usize, usize), effective_batch: usize, optimizer: OptimizerSpec, clip: bool) -> Job {
     let simd = plimsoll_engine::simd::detect();
-    Job { spec, source_len: lens.0, target_len: lens.1, effective_batch, optimizer, clip, eval: None, threads: 2, simd }
+    Job { clip, ..Job::new(spec, lens, effective_batch, optimizer, (2, simd)) }
 }

@@ -1,11 +1,11 @@
-//! Small T5 folders for the tests, made by hand: config, tokenizer stub, weights with known numbers.
+//! Small folders for the tests, made by hand: config, tokenizer stub, weights with known numbers.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::path::Path;
 
 use plimsoll_model::{TensorView, write_safetensors};
-use plimsoll_plan::spec::{Param, T5Spec, t5_params};
+use plimsoll_plan::spec::{ModelSpec, Param};
 use serde_json::{Value, json};
 
 /// A config of the smallest T5 that still has every part.
@@ -16,9 +16,28 @@ pub fn config() -> Value {
     })
 }
 
+/// Configs of the smallest decoders that still have every part.
+pub fn decoder_config(family: &str) -> Value {
+    match family {
+        "gpt2" => json!({
+            "model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 10,
+            "bos_token_id": 1, "eos_token_id": 2, "task_specific_params": {"beams": 4},
+        }),
+        _ => json!({
+            "model_type": family, "vocab_size": 20, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 10,
+            "bos_token_id": 1, "eos_token_id": 2, "task_specific_params": {"beams": 4},
+        }),
+    }
+}
+
 /// The config with some keys set; a key set to the text `absent` is removed.
 pub fn config_with(changes: &[(&str, Value)]) -> Value {
-    let mut config = config();
+    changed(config(), changes)
+}
+
+/// A config with some keys set; a key set to the text `absent` is removed.
+pub fn changed(mut config: Value, changes: &[(&str, Value)]) -> Value {
     for (key, value) in changes {
         if *value == json!("absent") {
             config.as_object_mut().unwrap().remove(*key);
@@ -47,8 +66,8 @@ pub fn views<'a>(params: &'a [Param], data: &'a [Vec<f32>]) -> Vec<TensorView<'a
 }
 
 /// Writes the weights of this spec as model.safetensors; returns the parameters and their numbers.
-pub fn write_weights(dir: &Path, spec: &T5Spec) -> (Vec<Param>, Vec<Vec<f32>>) {
-    let params = t5_params(spec);
+pub fn write_weights(dir: &Path, spec: &ModelSpec) -> (Vec<Param>, Vec<Vec<f32>>) {
+    let params = spec.params();
     let data = numbers(&params);
     write_file(&dir.join("model.safetensors"), &views(&params, &data));
     (params, data)

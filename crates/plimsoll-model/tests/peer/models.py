@@ -1,8 +1,8 @@
 """The other side of tests/peer.rs: transformers makes small T5 folders, and judges what Plimsoll made of them.
 
     models.py make DIR      DIR/<case>/source and DIR/<case>/facts.json for every case
-    models.py judge DIR     DIR/<case>/rewritten must compute what DIR/<case>/source computes; DIR/<case>/random, drawn
-                            by Plimsoll, must load whole and be spread as transformers would have drawn it
+    models.py judge DIR     DIR/<case>/rewritten must compute what DIR/<case>/source computes; DIR/<case>/narrow must be
+                            it in bf16; DIR/<case>/random, drawn by Plimsoll, must load whole and be spread as transformers would have drawn it
 """
 
 import json
@@ -81,7 +81,7 @@ def make(root):
 def judge(root):
     for name, (family, _, _) in CASES.items():
         source, _ = load(family, root / name / "source")
-        for made in ["rewritten", "random"]:
+        for made in ["rewritten", "narrow", "random"]:
             model, info = load(family, root / name / made)
             for kind in ["missing_keys", "unexpected_keys", "mismatched_keys"]:
                 assert not info[kind], (name, made, kind, info[kind])
@@ -92,6 +92,9 @@ def judge(root):
                     assert torch.equal(theirs[key], ours[key]), (name, key)
                 assert torch.equal(logits(source), logits(model)), name
                 assert model.config.decoder_start_token_id == source.config.decoder_start_token_id
+            elif made == "narrow":
+                for key, value in source.state_dict().items():
+                    assert torch.equal(value.to(torch.bfloat16).float(), model.state_dict()[key]), (name, key)
             else:
                 fresh = dict(CLASSES[family][1](source.config).named_parameters())
                 for key, value in model.named_parameters():

@@ -65,7 +65,13 @@ pub(crate) fn generation(spec: &DecoderSpec, job: &TapeJob, shape: GenerateShape
             ..layers.attention_shape(&pass, block)
         };
         let out = pass.activation("attended", rows * spec.q_width());
-        pass.tape.push(Op::DecodeStep { shape: own, q, prompt: *prompt, cache: *cache, out });
+        pass.tape.push(Op::DecodeStep {
+            shape: own,
+            q,
+            prompt: Cols { id: *prompt, start: 0, stride: 2 * kv },
+            cache: *cache,
+            out,
+        });
         let (y, _) = layers.attended(&mut pass, Side::Beam, block, x, out);
         x = layers.feed_forward(&mut pass, Side::Beam, block, y).1;
     }

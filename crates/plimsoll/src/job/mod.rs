@@ -13,6 +13,7 @@ pub mod recompute;
 pub mod resolve;
 pub mod run_folder;
 pub mod schedule;
+pub mod trained;
 pub mod write;
 
 use serde::Deserialize;
@@ -52,8 +53,10 @@ pub struct ModelTable {
     pub path: Option<Spanned<String>>,
     /// `weights` or `random`.
     pub init: Option<Spanned<String>>,
-    /// `all`; freezing and LoRA are not served yet.
+    /// `all`, `{ freeze = [...] }` or `{ lora = { ... } }`.
     pub train: Option<Spanned<Value>>,
+    /// How weights that are only read are stored: `file`, `f32`, `int8`, `nf4`.
+    pub base: Option<Spanned<String>>,
     /// Overrides the dropout of config.json.
     pub dropout: Option<Spanned<f64>>,
 }
@@ -66,8 +69,12 @@ pub struct DataTable {
     pub train: Option<Spanned<Files>>,
     /// Held-out file.
     pub eval: Option<Spanned<String>>,
-    /// `pairs`.
+    /// `pairs`, `chat` or `text`.
     pub kind: Option<Spanned<String>>,
+    /// Several documents in one sample.
+    pub packed: Option<Spanned<bool>>,
+    /// What becomes of texts that are too long: `split` or `cut`.
+    pub long: Option<Spanned<String>>,
     /// Names of the columns.
     pub columns: ColumnsTable,
     /// Tokens to keep.
@@ -94,6 +101,8 @@ pub struct MaxLenTable {
     pub source: Option<Spanned<Count>>,
     /// Tokens of a target.
     pub target: Option<Spanned<Count>>,
+    /// Tokens of a sample of chat or text.
+    pub tokens: Option<Spanned<Count>>,
 }
 
 /// `[train]`: how.
@@ -110,6 +119,8 @@ pub struct TrainTable {
     pub optimizer: Option<Spanned<OptimizerTable>>,
     /// Course of the learning rate.
     pub schedule: Option<Spanned<ScheduleTable>>,
+    /// How trained weights are stored: `f32` or `bf16`.
+    pub precision: Option<Spanned<String>>,
     /// Global gradient norm; 0 is off.
     pub clip_norm: Option<Spanned<f64>>,
     /// Updates between evaluations; 0 is off.
@@ -142,7 +153,7 @@ pub struct BudgetTable {
     pub disk: Option<Spanned<Value>>,
 }
 
-/// `[allow]`: other-result rungs. None is served yet.
+/// `[allow]`: other-result rungs that the plan may take where nothing else fits.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub struct AllowTable {
@@ -152,6 +163,8 @@ pub struct AllowTable {
     pub optimizer: Option<Spanned<Value>>,
     /// Adapters instead of all weights.
     pub lora: Option<Spanned<Value>>,
+    /// A quantised base.
+    pub base: Option<Spanned<Value>>,
     /// Shorter sequences.
     pub length: Option<Spanned<Value>>,
     /// Another effective batch.

@@ -77,7 +77,7 @@ pub(super) fn unknown_name(name: &str, known: &[&str]) -> Wrong {
     }
 }
 
-const NAMES: &[&str] = &["adafactor", "adamw", "sgd"];
+const NAMES: &[&str] = &["adafactor", "adamw", "adamw8bit", "lion", "sgd"];
 
 impl OptimizerTable {
     /// The table that a bare name stands for.
@@ -90,10 +90,13 @@ impl OptimizerTable {
     /// Every number filled in and judged.
     pub fn resolve(&self) -> Result<OptimizerSpec, Wrong> {
         let Some(name) = self.name.as_deref() else {
-            return Err(Wrong::new("name", "is missing").hint("one of `adafactor`, `adamw`, `sgd`"));
+            return Err(
+                Wrong::new("name", "is missing").hint("one of `adafactor`, `adamw`, `adamw8bit`, `lion`, `sgd`")
+            );
         };
         let own: &[&str] = match name {
-            "adamw" => &["betas", "eps", "weight_decay"],
+            "adamw" | "adamw8bit" => &["betas", "eps", "weight_decay"],
+            "lion" => &["betas", "weight_decay"],
             "adafactor" => &[
                 "eps",
                 "clip_threshold",
@@ -110,7 +113,7 @@ impl OptimizerTable {
         if let Some(key) = self.given().into_iter().find(|key| !own.contains(key)) {
             let wrong = Wrong::new(key, format!("is not an option of `{name}`"));
             return Err(match (name, key) {
-                ("adamw", "beta1" | "beta2") => wrong.hint("say `betas = [0.9, 0.999]`"),
+                ("adamw" | "adamw8bit" | "lion", "beta1" | "beta2") => wrong.hint("say `betas = [0.9, 0.999]`"),
                 _ => wrong.hint(format!("options of `{name}`: `lr`, `{}`", own.join("`, `"))),
             });
         }
@@ -119,6 +122,13 @@ impl OptimizerTable {
             in_range("weight_decay", self.weight_decay.unwrap_or(0.0), "a finite number of 0 or more", |d| d >= 0.0)?;
         match name {
             "adamw" => self.adamw(lr.unwrap_or(1e-4), weight_decay),
+            "adamw8bit" => Ok(match self.adamw(lr.unwrap_or(1e-4), weight_decay)? {
+                OptimizerSpec::AdamW { lr, betas, eps, weight_decay } => {
+                    OptimizerSpec::AdamW8bit { lr, betas, eps, weight_decay }
+                }
+                other => other,
+            }),
+            "lion" => self.lion(lr.unwrap_or(1e-5), weight_decay),
             "adafactor" => self.adafactor(lr, weight_decay),
             _ => self.sgd(lr, weight_decay),
         }
@@ -142,6 +152,14 @@ impl OptimizerTable {
             ("nesterov", self.nesterov.is_some()),
         ];
         table.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect()
+    }
+
+    fn lion(&self, lr: f64, weight_decay: f64) -> Result<OptimizerSpec, Wrong> {
+        let betas = self.betas.unwrap_or([0.9, 0.99]);
+        for beta in betas {
+            in_range("betas", beta, "two numbers from 0 to less than 1", |b| (0.0..1.0).contains(&b))?;
+        }
+        Ok(OptimizerSpec::Lion { lr, betas, weight_decay })
     }
 
     fn adamw(&self, lr: f64, weight_decay: f64) -> Result<OptimizerSpec, Wrong> {

@@ -15,8 +15,11 @@ use super::optimizer::{OptimizerTable, Wrong};
 use super::paths::Paths;
 use super::read::{JobFile, explain};
 use super::schedule::ScheduleTable;
-use super::{AllowTable, Job, MirrorTable, keys};
+use super::{Job, MirrorTable, keys};
 use crate::args::{Init, JobFlags, Switch};
+use plimsoll_data::{Kind, Long};
+use plimsoll_plan::trained::TrainSpec;
+
 use crate::render::Fail;
 use crate::settings::{Mirror, Origin, Pins, RunLength, Settings};
 
@@ -47,6 +50,20 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     if let Some(p) = dropout.filter(|p| !(0.0..1.0).contains(p)) {
         return Err(said.refuse("model.dropout", format!("must be from 0 to less than 1, found `{p}`")));
     }
+
+    let train = said.trained(&job, flags)?;
+    if init == Init::Random && matches!(train, TrainSpec::Lora(_)) {
+        let fact = "trains factors beside a base, and `model.init` = `random` has none";
+        return Err(said.refuse("model.train", fact).hint("give a folder with weights, or `train = \"all\"`"));
+    }
+    let base = said.base(&job, flags, &train)?;
+    let precision = said.precision(&job, flags)?;
+    let allow = said.allowed(&job)?;
+    let kind = said.kind(&job, flags)?;
+    let long = said.long(&job, flags)?;
+    let packed_flag = flags.packed.map(|switch| switch == Switch::On);
+    let packed = said.pick("data.packed", packed_flag, job.data.packed.clone()).unwrap_or(false);
+    let max_tokens = said.count("data.max_len.tokens", LONGEST, flags.max_len, job.data.max_len.tokens.clone())?;
 
     let train_data = said.train_files(&job, flags)?;
     let eval_data = said.eval_file(&job, flags)?;
@@ -108,13 +125,21 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         loader_threads: said.count("pin.loader_threads", THREADS, flags.loader_threads, job.pin.loader_threads)?,
         snapshot: said.pick("pin.snapshot", flags.snapshot.map(|switch| switch == Switch::On), job.pin.snapshot),
     };
-    said.judge_pins(&pins, effective_batch, clip_norm)?;
+    said.judge_pins(&pins, effective_batch)?;
 
     Ok(Settings {
         job_file: file.map(|file| file.path.clone()),
         model,
         init,
         dropout,
+        train,
+        base,
+        precision,
+        allow,
+        kind,
+        packed,
+        long,
+        max_tokens,
         train_data,
         eval_data,
         source,
@@ -184,41 +209,31 @@ impl Resolver<'_> {
 
     /// Refuses what a job may say but this program does not do yet.
     fn refuse_unserved(&mut self, job: &Job) -> Result<(), Fail> {
-        let AllowTable { precision, optimizer, lora, length, batch } = job.allow.clone();
-        let allow = [
-            ("allow.precision", precision),
-            ("allow.optimizer", optimizer),
-            ("allow.lora", lora),
-            ("allow.length", length),
-            ("allow.batch", batch),
-            ("budget.vram", job.budget.vram.clone()),
-        ];
-        for (key, value) in allow {
-            let value = self.pick(key, None, value);
-            let allows_nothing =
-                |value: &Value| value.as_bool() == Some(false) || value.as_array().is_some_and(|list| list.is_empty());
-            if value.as_ref().is_some_and(|value| key == "budget.vram" || !allows_nothing(value)) {
-                return Err(self.refuse(key, "is not supported yet").hint("leave it out"));
-            }
+        match self.pick("budget.vram", None, job.budget.vram.clone()) {
+            Some(_) => Err(self.refuse("budget.vram", "is not supported yet").hint("leave it out")),
+            None => Ok(()),
         }
-        if let Some(value) = self.pick("model.train", None, job.model.train.clone())
-            && value.as_str() != Some("all")
-        {
-            let kind = ["lora", "freeze"].into_iter().find(|kind| value.get(*kind).is_some());
-            return Err(match kind {
-                Some(kind) => self.refuse("model.train", format!("= {{ {kind} = ... }} is not supported yet")),
-                None => self.refuse("model.train", format!("must be `all`, found `{}`", super::write::inline(&value))),
-            }
-            .hint("`train = \"all\"` trains every weight"));
+    }
+
+    /// What a row is; none: as the model asks for.
+    fn kind(&mut self, job: &Job, flags: &JobFlags) -> Result<Option<Kind>, Fail> {
+        let said = self.pick("data.kind", flags.kind.clone(), job.data.kind.clone());
+        match said.as_deref() {
+            None => Ok(None),
+            Some("pairs") => Ok(Some(Kind::Pairs)),
+            Some("chat") => Ok(Some(Kind::Chat)),
+            Some("text") => Ok(Some(Kind::Text)),
+            Some("series") => Err(self.refuse("data.kind", "= `series` is not supported yet")),
+            Some(other) => Err(self.refuse("data.kind", format!("must be `pairs`, `chat` or `text`, found `{other}`"))),
         }
-        if let Some(kind) = self.pick("data.kind", None, job.data.kind.clone()).filter(|kind| kind != "pairs") {
-            return Err(match kind.as_str() {
-                "chat" | "text" | "series" => self.refuse("data.kind", format!("= `{kind}` is not supported yet")),
-                _ => self.refuse("data.kind", format!("must be `pairs`, found `{kind}`")),
-            }
-            .hint("`pairs` has a source and a target column"));
+    }
+
+    fn long(&mut self, job: &Job, flags: &JobFlags) -> Result<Long, Fail> {
+        match self.pick("data.long", flags.long.clone(), job.data.long.clone()).as_deref() {
+            None | Some("split") => Ok(Long::Split),
+            Some("cut") => Ok(Long::Cut),
+            Some(other) => Err(self.refuse("data.long", format!("must be `split` or `cut`, found `{other}`"))),
         }
-        Ok(())
     }
 
     fn init(&mut self, job: &Job, flags: &JobFlags) -> Result<Init, Fail> {
@@ -360,21 +375,10 @@ impl Resolver<'_> {
         Ok(Some(Mirror { url: url.trim_end_matches('/').to_string(), rate, keep }))
     }
 
-    fn judge_pins(&self, pins: &Pins, effective_batch: u64, clip_norm: Option<f64>) -> Result<(), Fail> {
+    fn judge_pins(&self, pins: &Pins, effective_batch: u64) -> Result<(), Fail> {
         if let Some(micro) = pins.micro_batch.filter(|micro| !effective_batch.is_multiple_of(*micro)) {
             let fact = format!("must divide the effective batch of {effective_batch}, found `{micro}`");
             return Err(self.refuse("pin.micro_batch", fact));
-        }
-        if pins.optimizer_in_backward == Some(true) {
-            let key = "pin.optimizer_in_backward";
-            if clip_norm.is_some() {
-                return Err(self.refuse(key, "excludes `clip_norm`: the norm is known only after the backward pass"));
-            }
-            if pins.micro_batch.is_some_and(|micro| micro != effective_batch) {
-                return Err(
-                    self.refuse(key, "excludes accumulation: a gradient is complete only in the last micro-batch")
-                );
-            }
         }
         Ok(())
     }
@@ -395,4 +399,12 @@ fn inline_table<T: for<'de> Deserialize<'de>>(flag: &str, text: &str) -> Result<
         explain(&error, |span| format!("`{flag}`, column {}", span.start.saturating_sub(BEFORE.len()) + 1))
     })?;
     Ok(line.v)
+}
+
+/// A value given in a flag: a table, or a bare word.
+pub(super) fn inline_value(flag: &str, text: &str) -> Result<Value, Fail> {
+    match text.trim_start().starts_with('{') {
+        true => inline_table(flag, text),
+        false => Ok(Value::String(text.to_string())),
+    }
 }

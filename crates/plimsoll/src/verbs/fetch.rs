@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use plimsoll_mirror::Report;
 use plimsoll_model::{ModelFolder, WeightFiles};
-use plimsoll_plan::spec::t5_params;
 use plimsoll_recover::{RunLock, atomic_write};
 
 use super::transfer::{self, Transfer};
@@ -96,7 +95,7 @@ fn adapt(args: &ResumeArgs, out: &Path, base: Option<&Path>, step: u64) -> Resul
 /// A model whose weights decided what its config leaves open (a head of its own) cannot be known by its config alone.
 fn same_model(base: &Path, weights: &Path) -> Result<(), Fail> {
     let folder = ModelFolder::open(base).or_usage()?;
-    let params = t5_params(folder.spec());
+    let params = folder.spec().params();
     let weights = WeightFiles::open_file(weights).or_usage()?;
     let fits = weights.check(&params).map(|()| weights.extras(&params).is_empty());
     if !fits.is_ok_and(|all| all) {

@@ -7,6 +7,7 @@ pub mod eval;
 pub mod fetch;
 pub mod generate;
 pub mod logs;
+pub mod merge;
 pub mod mirror;
 pub mod plan;
 pub mod plan_foreign;

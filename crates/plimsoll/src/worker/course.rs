@@ -65,6 +65,7 @@ pub fn pins_of(plan: &Plan) -> Pins {
     Pins {
         micro_batch: Some(c.micro_batch),
         recompute: Some(c.recompute),
+        recompute_attention: Some(c.recompute_attention),
         loss_chunk: Some(c.loss_chunk),
         optimizer_in_backward: Some(c.optimizer_in_backward),
         loader_threads: Some(c.loader_threads),

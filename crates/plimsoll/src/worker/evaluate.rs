@@ -6,8 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{RowTexts, Sources, TextTokenizer, eval_batches, score};
+use plimsoll_data::{Recipe, RowTexts, Sources, TextTokenizer, eval_batches, score};
 use plimsoll_engine::{Engine, GenerateOptions, Loss};
+use plimsoll_plan::batch::BatchShape;
 
 use crate::heap::{self, Role};
 use crate::prepare::{PREFETCH, loader_hook};
@@ -49,14 +50,16 @@ pub fn evaluate(
     engine: &mut Engine,
     sources: &Arc<Sources>,
     tokenizer: &Arc<TextTokenizer>,
+    recipe: &Recipe,
     answers: Option<u64>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<Evaluation>, Fail> {
     let start = Instant::now();
-    let shape = engine.program().shape;
+    let program = engine.program();
+    let shape = BatchShape { samples: program.part_samples, documents: 1, ..program.shape };
     let hook = Some(loader_hook());
-    let (s, t) = (sources.clone(), tokenizer.clone());
-    let mut batches = heap::on_behalf(Role::Loader, || eval_batches(s, t, shape, 1, PREFETCH, hook))?;
+    let (s, t, r) = (sources.clone(), tokenizer.clone(), recipe.clone());
+    let mut batches = heap::on_behalf(Role::Loader, || eval_batches(s, t, r, shape, 1, PREFETCH, hook))?;
     let mut loss = Loss::default();
     let mut stopped = stop();
     while !stopped && let Some(facts) = batches.next(engine.slot())? {
@@ -71,8 +74,7 @@ pub fn evaluate(
         Evaluation { loss: loss.mean(), bleu: None, exact: None, generated: 0, rows: sources.rows(), seconds: 0.0 };
     if let Some(planned) = engine.program().generation.as_ref().map(|g| g.shape) {
         let rows = answers.unwrap_or(u64::MAX).min(sources.rows());
-        let options =
-            GenerateOptions { beams: 1, max_new: planned.max_new, length_penalty: 1.0, early_stopping: false };
+        let options = GenerateOptions::greedy(planned.max_new);
         let mut texts = RowTexts::new(sources.clone());
         let (mut bleu, mut right) = (score::Bleu::default(), 0u64);
         for first in (0..rows).step_by(planned.prompts) {
@@ -81,17 +83,17 @@ pub fn evaluate(
             }
             let group = first..(first + planned.prompts as u64).min(rows);
             let mut prompts = Vec::with_capacity(planned.prompts);
-            for row in group.clone() {
-                let mut tokens = Vec::new();
-                tokenizer.encode(texts.pair(row)?.0, planned.source_len, &mut tokens)?;
-                prompts.push(tokens);
+            let mut references = Vec::with_capacity(planned.prompts);
+            for row in group {
+                let (prompt, reference) = question(&mut texts, row, tokenizer, recipe, planned.source_len)?;
+                prompts.push(prompt);
+                references.push(reference);
             }
             let answers = engine.generate(&prompts, &options)?;
-            for (row, answer) in group.zip(&answers) {
+            for (reference, answer) in references.iter().zip(&answers) {
                 let answer = tokenizer.decode(answer)?;
-                let (_, target) = texts.pair(row)?;
-                bleu.add(&answer, target);
-                right += u64::from(answer.trim() == target.trim());
+                bleu.add(&answer, reference);
+                right += u64::from(answer.trim() == reference.trim());
             }
         }
         found.bleu = Some(bleu.score());
@@ -100,4 +102,28 @@ pub fn evaluate(
     }
     found.seconds = start.elapsed().as_secs_f64();
     Ok(Some(found))
+}
+
+/// A row's prompt as tokens, and the answer that is hoped for. A chat's prompt that is too long loses its beginning.
+fn question(
+    texts: &mut RowTexts,
+    row: u64,
+    tokenizer: &TextTokenizer,
+    recipe: &Recipe,
+    most: usize,
+) -> Result<(Vec<u32>, String), Fail> {
+    let mut tokens = Vec::new();
+    match recipe.template() {
+        None => {
+            let (source, target) = texts.pair(row)?;
+            tokenizer.encode(source, most, &mut tokens)?;
+            Ok((tokens, target.to_string()))
+        }
+        Some(template) => {
+            let conversation = texts.conversation(row)?;
+            let text = template.render(&conversation.prompt, true)?;
+            tokenizer.encode_prompt(&text, most, &mut tokens)?;
+            Ok((tokens, conversation.answer))
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{Cursor, Loader, LoaderSettings};
+use plimsoll_data::{Cursor, Kind as DataKind, Loader, LoaderSettings};
 use plimsoll_engine::{Engine, MicroStep, NotFinite, Snapshot, Updated, Updates};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::Plan;
@@ -313,9 +313,9 @@ impl<'a> Run<'a> {
             limit: None,
             on_thread_start: Some(loader_hook()),
         };
-        let Prepared { sources, tokenizer, order, .. } = &self.prepared;
-        let (sources, order, tokenizer) = (sources.clone(), *order, tokenizer.clone());
-        Ok(heap::on_behalf(Role::Loader, || Loader::start(sources, order, tokenizer, settings))?)
+        let Prepared { sources, tokenizer, order, recipe, .. } = &self.prepared;
+        let (sources, order, tokenizer, recipe) = (sources.clone(), *order, tokenizer.clone(), recipe.clone());
+        Ok(heap::on_behalf(Role::Loader, || Loader::start(sources, order, tokenizer, recipe, settings))?)
     }
 
     fn train(&mut self, wall_before: f64, began: Instant) -> Result<End, Fail> {
@@ -380,7 +380,8 @@ impl<'a> Run<'a> {
         let (mut tokens, mut truncated, mut samples) = (0, 0, 0);
         let mut data_seconds = 0.0;
         let mut step = MicroStep { update: self.step, samples: 0, first_sample: 0, lr };
-        for micro in 0..plan.accumulation {
+        let batches = plan.effective_batch / self.engine.program().shape.samples;
+        for micro in 0..batches {
             // A hand-over waits for the update: where it cannot be saved, the run goes on with the next batch.
             if micro > 0 && self.stop.requested() && !self.stop.handing_over() {
                 return Ok(None);
@@ -391,7 +392,9 @@ impl<'a> Run<'a> {
             step = MicroStep { samples: facts.samples, first_sample: samples, ..step };
             self.engine.micro_step(step)?;
             samples += facts.samples as u32;
-            tokens += facts.source_tokens + facts.target_tokens;
+            // Of a document, source and target are the same rows.
+            let documents = self.prepared.recipe.kind() != DataKind::Pairs;
+            tokens += facts.source_tokens + if documents { 0 } else { facts.target_tokens };
             truncated += facts.truncated as u64;
         }
         let (loss, grad_norm, what) = match self.engine.finish_update(step)? {
@@ -479,7 +482,10 @@ impl<'a> Run<'a> {
     fn evaluate(&mut self) -> Result<bool, Fail> {
         let Some(sources) = self.prepared.eval.clone() else { return Ok(true) };
         let (rows, stop) = (Some(evaluate::ROWS_IN_A_RUN), &self.stop);
-        let found = evaluate(&mut self.engine, &sources, &self.prepared.tokenizer, rows, &|| stop.requested())?;
+        let found =
+            evaluate(&mut self.engine, &sources, &self.prepared.tokenizer, &self.prepared.recipe, rows, &|| {
+                stop.requested()
+            })?;
         let Some(found) = found else { return Ok(false) };
         let Evaluation { loss, bleu, exact, seconds, .. } = found;
         let step = self.step;

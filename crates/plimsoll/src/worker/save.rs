@@ -3,6 +3,7 @@
 //! A checkpoint is written from the engine while nothing runs, or from a snapshot while everything does: `Tensors` is
 //! what both are to the writer.
 
+use std::collections::HashMap;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,15 +11,22 @@ use std::sync::Arc;
 use plimsoll_data::{Cursor, DataFacts};
 use plimsoll_engine::{Engine, Snapshot};
 use plimsoll_machine::Bytes;
-use plimsoll_model::{Existing, TensorView, WeightFiles, save_model, write_safetensors};
+use plimsoll_model::{
+    Existing, ModelError, StoredView, TensorView, WeightFiles, save_adapter, save_model, write_safetensors,
+    write_stored,
+};
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::choose::Plan;
-use plimsoll_plan::t5::{Choices, optimizer_state};
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::store::optimizer_state;
 use plimsoll_plan::tiles::Simd;
+use plimsoll_plan::trained::TrainSpec;
 use plimsoll_recover::{checkpoint, room_for};
 use plimsoll_watch::{EvalResult, SaveReason};
 use serde::{Deserialize, Serialize};
 
 use super::run::{Run, Tally};
+use super::weights::fill_frozen;
 use crate::prepare::Prepared;
 use crate::render::{Fail, OrFail};
 
@@ -100,13 +108,14 @@ pub(super) struct Restored {
 
 /// What holds the tensors of a checkpoint.
 pub(super) trait Tensors {
-    fn param(&self, index: usize) -> &[f32];
+    /// A trained parameter, as it is stored.
+    fn param(&self, index: usize) -> &[u8];
     fn state(&self, index: usize, nth: usize) -> &[f32];
 }
 
 impl Tensors for Engine {
-    fn param(&self, index: usize) -> &[f32] {
-        Engine::param(self, index)
+    fn param(&self, index: usize) -> &[u8] {
+        self.param_bytes(index)
     }
 
     fn state(&self, index: usize, nth: usize) -> &[f32] {
@@ -115,8 +124,8 @@ impl Tensors for Engine {
 }
 
 impl Tensors for Snapshot {
-    fn param(&self, index: usize) -> &[f32] {
-        Snapshot::param(self, index)
+    fn param(&self, index: usize) -> &[u8] {
+        self.param_bytes(index)
     }
 
     fn state(&self, index: usize, nth: usize) -> &[f32] {
@@ -124,9 +133,17 @@ impl Tensors for Snapshot {
     }
 }
 
-/// Names and shapes of the tensors of a checkpoint; the same over a whole run.
+/// A parameter of a checkpoint.
+struct Param {
+    index: usize,
+    name: String,
+    shape: Vec<usize>,
+    dtype: Dtype,
+}
+
+/// Names and shapes of the tensors of a checkpoint; the same over a whole run. What is only read is in the model's files.
 pub(super) struct Layout {
-    params: Vec<(String, Vec<usize>)>,
+    params: Vec<Param>,
     /// Name in the file, parameter, nth state.
     states: Vec<(String, usize, usize)>,
     /// Of all tensors.
@@ -136,22 +153,23 @@ pub(super) struct Layout {
 impl Layout {
     pub fn of(engine: &Engine, prepared: &Prepared) -> Layout {
         let places = &engine.program().store.params;
-        let params = places.iter().map(|p| (p.param.name.clone(), p.param.shape.clone())).collect();
-        let mut states = Vec::new();
-        for (index, place) in places.iter().enumerate() {
+        let (mut params, mut states, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for (index, place) in places.iter().enumerate().filter(|(_, place)| place.trained) {
+            let (name, shape) = (place.param.name.clone(), place.param.shape.clone());
             for (nth, (kind, _)) in optimizer_state(&prepared.job.optimizer, &place.param).iter().enumerate() {
-                states.push((format!("{}.{kind}", place.param.name), index, nth));
+                bytes += engine.state(index, nth).len() * 4;
+                states.push((format!("{name}.{kind}"), index, nth));
             }
+            bytes += engine.param_bytes(index).len();
+            params.push(Param { index, name, shape, dtype: engine.dtype(index) });
         }
-        let words: usize = (0..places.len()).map(|i| engine.param(i).len()).sum::<usize>()
-            + states.iter().map(|(_, index, nth)| engine.state(*index, *nth).len()).sum::<usize>();
-        Layout { params, states, bytes: Bytes(words as u64 * 4) }
+        Layout { params, states, bytes: Bytes(bytes as u64) }
     }
 
-    fn params<'a>(&'a self, from: &'a impl Tensors) -> Vec<TensorView<'a>> {
+    fn params<'a>(&'a self, from: &'a impl Tensors) -> Vec<StoredView<'a>> {
         let view =
-            |(i, (name, shape)): (usize, &'a (String, Vec<usize>))| TensorView { name, shape, data: from.param(i) };
-        self.params.iter().enumerate().map(view).collect()
+            |p: &'a Param| StoredView { name: &p.name, shape: &p.shape, dtype: p.dtype, bytes: from.param(p.index) };
+        self.params.iter().map(view).collect()
     }
 }
 
@@ -217,9 +235,8 @@ impl Content {
         let state: Vec<TensorView> =
             states.iter().zip(&shapes).map(|((name, data), shape)| view(((*name, *data), &shape[..]))).collect();
         let mut writer = checkpoint::Writer::begin(&self.dir, self.step)?;
-        for (name, tensors) in [(WEIGHTS, &weights), (OPTIMIZER, &state)] {
-            writer.file(name, |sink| write_safetensors(sink, &[], tensors).map(drop).map_err(std::io::Error::other))?;
-        }
+        writer.file(WEIGHTS, |sink| write_stored(sink, &weights).map(drop).map_err(std::io::Error::other))?;
+        writer.file(OPTIMIZER, |sink| write_safetensors(sink, &[], &state).map(drop).map_err(std::io::Error::other))?;
         writer.file(EVALS, |sink| serde_json::to_writer(sink, &self.evals).map_err(std::io::Error::from))?;
         let written = writer.bytes();
         let path = writer.finish(self.facts.clone())?;
@@ -269,9 +286,10 @@ pub(super) fn load(
     let facts: Facts = serde_json::from_value(manifest.facts.clone()).or_usage()?;
     same_data(manifest.step, &facts.data, prepared.sources.facts())?;
     let weights = WeightFiles::open_file(manifest.path().join(WEIGHTS)).or_usage()?;
-    for (index, (name, _)) in layout.params.iter().enumerate() {
-        weights.fill(name, engine.param_mut(index)).or_usage()?;
+    for Param { index, name, .. } in &layout.params {
+        engine.fill_param(*index, |first, out| weights.fill_part(name, first, out)).or_usage()?;
     }
+    fill_frozen(engine, prepared, seed)?;
     if !layout.states.is_empty() {
         let state = WeightFiles::open_file(manifest.path().join(OPTIMIZER)).or_usage()?;
         for (name, index, nth) in &layout.states {
@@ -304,9 +322,26 @@ fn same_data(step: u64, then: &DataFacts, now: &DataFacts) -> Result<(), Fail> {
     Err(Fail::usage(fact).hint("put the files back as they were, or start a new run"))
 }
 
-/// Writes the model in Hugging Face's layout.
+/// Writes the model in Hugging Face's layout: whole, or LoRA's factors as PEFT has them.
 pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
-    let folder = &run.prepared.folder;
-    let weights = run.layout.params(&run.engine);
-    Ok(save_model(dir, folder.config(), folder.spec(), &weights, folder.dir(), Existing::Replace)?)
+    let (folder, engine) = (&run.prepared.folder, &run.engine);
+    let params = &engine.program().store.params;
+    let places: HashMap<&str, usize> =
+        params.iter().enumerate().map(|(index, place)| (place.param.name.as_str(), index)).collect();
+    let mut read = |name: &str, first: usize, out: &mut [f32]| -> Result<(), ModelError> {
+        let index = places.get(name).ok_or_else(|| ModelError::NotGiven { tensor: name.into() })?;
+        engine.read_param(*index, first, out);
+        Ok(())
+    };
+    if let TrainSpec::Lora(lora) = &run.prepared.job.train {
+        let base = folder.dir().to_string_lossy();
+        return Ok(save_adapter(dir, lora, folder.spec(), &base, &mut read, folder.dir(), Existing::Replace)?);
+    }
+    // A model whose every matrix was stored in bf16 loses nothing by being written so.
+    let halves = params.iter().enumerate().filter(|(_, p)| p.param.shape.len() > 1);
+    let dtype = match halves.clone().all(|(index, _)| engine.dtype(index) == Dtype::Bf16) {
+        true => Dtype::Bf16,
+        false => Dtype::F32,
+    };
+    Ok(save_model(dir, folder.config(), folder.spec(), dtype, &mut read, folder.dir(), Existing::Replace)?)
 }

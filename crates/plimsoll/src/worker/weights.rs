@@ -1,7 +1,9 @@
 //! The first weights of a run: read from the model's files, or drawn.
 
 use plimsoll_engine::Engine;
+use plimsoll_model::ModelError;
 use plimsoll_model::init::fill_random_part;
+use plimsoll_plan::tape::ParamPlace;
 use rayon::prelude::*;
 
 use crate::prepare::Prepared;
@@ -12,18 +14,36 @@ const CHUNK: usize = 1 << 16;
 
 /// Fills every parameter.
 pub fn fill_weights(engine: &mut Engine, prepared: &Prepared, seed: u64) -> Result<(), Fail> {
+    fill(engine, prepared, seed, |_| true)
+}
+
+/// Fills what is only read: a checkpoint has the rest.
+pub fn fill_frozen(engine: &mut Engine, prepared: &Prepared, seed: u64) -> Result<(), Fail> {
+    fill(engine, prepared, seed, |place| !place.trained)
+}
+
+fn fill(engine: &mut Engine, prepared: &Prepared, seed: u64, wanted: impl Fn(&ParamPlace) -> bool) -> Result<(), Fail> {
     for index in 0..engine.program().store.params.len() {
-        let param = engine.program().store.params[index].param.clone();
-        let into = engine.param_mut(index);
-        match &prepared.weights {
-            Some(files) => files.fill(&param.name, into).or_usage()?,
-            None => {
-                let factor = prepared.folder.init_factor();
-                into.par_chunks_mut(CHUNK).enumerate().for_each(|(nth, part)| {
-                    fill_random_part(&param, factor, seed, nth * CHUNK, part);
-                });
-            }
+        let place = &engine.program().store.params[index];
+        if !wanted(place) {
+            continue;
         }
+        let (param, adapter) = (place.param.clone(), place.adapter);
+        // LoRA's factors are in no file of the base.
+        let files = prepared.weights.as_ref().filter(|_| !adapter);
+        let factor = if adapter { 1.0 } else { prepared.folder.init_factor() };
+        let read = |first: usize, out: &mut [f32]| -> Result<(), ModelError> {
+            match files {
+                Some(files) => files.fill_part(&param.name, first, out),
+                None => {
+                    out.par_chunks_mut(CHUNK).enumerate().for_each(|(nth, part)| {
+                        fill_random_part(&param, factor, seed, first + nth * CHUNK, part);
+                    });
+                    Ok(())
+                }
+            }
+        };
+        engine.fill_param(index, read).or_usage()?;
     }
     Ok(())
 }

@@ -15,29 +15,22 @@ use super::draw::Draw;
 pub fn t5_base() -> Job {
     let spec =
         T5Spec { d_model: 768, d_ff: 3072, encoder_layers: 12, decoder_layers: 12, heads: 12, ..T5Spec::small() };
-    Job {
-        spec,
-        source_len: 512,
-        target_len: 512,
-        effective_batch: 64,
-        optimizer: OptimizerSpec::adafactor(1e-3),
-        clip: false,
-        eval: Some(EvalJob { beams: 1, max_new: 512 }),
-        threads: 2,
-        simd: Simd::Avx512,
-    }
+    let eval = Some(EvalJob { beams: 1, max_new: 512 });
+    Job { eval, ..Job::new(spec, (512, 512), 64, OptimizerSpec::adafactor(1e-3), (2, Simd::Avx512)) }
 }
 
 /// A small job with every choice free.
 pub fn small(draw: &mut Draw) -> Job {
     let mut job = t5_base();
-    job.spec.vocab = draw.within(100..=4000);
-    job.spec.d_model = 8 * draw.within(4..=32);
-    job.spec.d_ff = 8 * draw.within(4..=128);
-    job.spec.heads = draw.within(1..=4);
-    job.spec.encoder_layers = draw.within(1..=4);
-    job.spec.decoder_layers = draw.within(1..=4);
-    job.spec.tied = draw.once_in(2);
+    let mut spec = T5Spec::small();
+    spec.vocab = draw.within(100..=4000);
+    spec.d_model = 8 * draw.within(4..=32);
+    spec.d_ff = 8 * draw.within(4..=128);
+    spec.heads = draw.within(1..=4);
+    spec.encoder_layers = draw.within(1..=4);
+    spec.decoder_layers = draw.within(1..=4);
+    spec.tied = draw.once_in(2);
+    job.spec = spec.into();
     (job.source_len, job.target_len) = (draw.within(8..=256), draw.within(8..=256));
     job.effective_batch = draw.within(1..=16);
     job.clip = draw.once_in(2);

@@ -15,8 +15,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use plimsoll_model::{Existing, ModelFolder, TensorView, init, save_model};
-use plimsoll_plan::spec::{Param, t5_params};
+use plimsoll_model::{Existing, ModelFolder, TensorView, Views, init, save_model};
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::spec::Param;
 use plimsoll_watch::Summary;
 
 /// A T5 of 40,000 weights, with the tokenizer of the chat example.
@@ -69,7 +70,7 @@ impl Workshop {
     pub fn weighted(&self) -> PathBuf {
         let (from, to) = (self.path("model"), self.path("weighted"));
         let folder = ModelFolder::open(&from).unwrap();
-        let params = t5_params(folder.spec());
+        let params = folder.spec().params();
         let drawn = |param: &Param| {
             let mut data = vec![0.0; param.elements()];
             init::fill_random_part(param, folder.init_factor(), 7, 0, &mut data);
@@ -79,7 +80,8 @@ impl Workshop {
         let both = params.iter().zip(&data);
         let views: Vec<TensorView> =
             both.map(|(p, data)| TensorView { name: &p.name, shape: &p.shape, data }).collect();
-        save_model(&to, folder.config(), folder.spec(), &views, &from, Existing::Refuse).unwrap();
+        let mut views = Views::new(&params, &views).unwrap();
+        save_model(&to, folder.config(), folder.spec(), Dtype::F32, &mut views, &from, Existing::Refuse).unwrap();
         to
     }
 

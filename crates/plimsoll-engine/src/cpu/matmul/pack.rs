@@ -1,8 +1,9 @@
 //! Packing: columns of B in panels, rows of A in strips, each as the micro-kernel reads them.
 
-use plimsoll_plan::tiles::{STRIPS, Simd};
+use plimsoll_plan::tiles::{DECODED_ROWS, STRIPS, Simd};
 
-use super::Matrix;
+use super::{Matrix, Right, Stored};
+use crate::cpu::weights::Window;
 use crate::simd::leveled;
 
 /// Packs rows of A as strips: `into[(strip * deep + d) * nr + row]`.
@@ -34,6 +35,67 @@ pub(super) unsafe fn pack_rows(
             // SAFETY: inside A.
             let value = unsafe { *a.data.add((first + row) * a.row_stride + (from + d) * a.col_stride) };
             into[(row / nr * deep + d) * nr + row % nr] = value;
+        }
+    }
+}
+
+/// Packs `wide` columns of B as `into[d * mr + col]`, zero behind the last column. Stored weights whose depth is
+/// contiguous are decoded into `scratch` first, of `DECODED_ROWS * deep` words.
+///
+/// # Safety
+/// The columns and depths lie inside B.
+pub(super) unsafe fn pack_right(
+    simd: Simd,
+    b: Right,
+    depth: usize,
+    deep: usize,
+    from: usize,
+    wide: usize,
+    mr: usize,
+    into: &mut [f32],
+    scratch: &mut [f32],
+) {
+    match b {
+        // SAFETY: by the caller's promise.
+        Right::Plain(b) => unsafe { pack_columns(simd, b, depth, deep, from, wide, mr, into) },
+        Right::Stored(b) if b.transposed => pack_stored_rows(simd, b, depth, deep, from, wide, mr, into, scratch),
+        Right::Stored(Stored { weights, first, stride, .. }) => {
+            let window = Window { first: first + depth * stride + from, stride, rows: deep, width: wide };
+            weights.decode_rows(simd, window, into, mr);
+            if wide < mr {
+                into.chunks_exact_mut(mr).take(deep).for_each(|row| row[wide..].fill(0.0));
+            }
+        }
+    }
+}
+
+/// Packs rows of W as columns of B, sixteen at a time.
+fn pack_stored_rows(
+    simd: Simd,
+    b: Stored,
+    depth: usize,
+    deep: usize,
+    from: usize,
+    wide: usize,
+    mr: usize,
+    into: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let Stored { weights, first, stride, .. } = b;
+    if wide < mr {
+        into.fill(0.0);
+    }
+    for c in (0..wide).step_by(DECODED_ROWS) {
+        let rows = DECODED_ROWS.min(wide - c);
+        let scratch = &mut scratch[..rows * deep];
+        let window = Window { first: first + (from + c) * stride + depth, stride, rows, width: deep };
+        weights.decode_rows(simd, window, scratch, deep);
+        if rows == 16 {
+            transpose_16(simd, &std::array::from_fn(|i| &scratch[i * deep..(i + 1) * deep]), c, mr, into);
+        } else {
+            for (i, column) in scratch.chunks_exact(deep).enumerate() {
+                column.iter().enumerate().for_each(|(d, v)| into[d * mr + c + i] = *v);
+            }
         }
     }
 }

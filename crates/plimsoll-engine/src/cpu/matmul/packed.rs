@@ -3,7 +3,8 @@
 use plimsoll_plan::tiles::{Simd, Tiles};
 
 use super::pack::pack_columns;
-use super::{Depth, Kernels, Matrix, Output, tile_block};
+use super::tile::{Depth, Kernels, tile_block};
+use super::{Matrix, Output};
 
 /// A packed right-hand side of any depth, for products that one task computes alone.
 #[derive(Clone, Copy)]
@@ -21,6 +22,18 @@ impl Packed {
     pub fn shallower(self, deep: usize) -> Packed {
         assert!(deep <= self.used);
         Packed { used: deep, ..self }
+    }
+
+    /// The columns from `first` on, which is a multiple of a panel's width.
+    pub fn from_column(self, simd: Simd, first: usize) -> Packed {
+        assert!(first <= self.cols && first.is_multiple_of(Tiles::of(simd).mr));
+        Packed { data: self.data.wrapping_add(first * self.deep), cols: self.cols - first, ..self }
+    }
+
+    /// The same columns from depth `first` on.
+    pub fn from_depth(self, simd: Simd, first: usize) -> Packed {
+        assert!(first <= self.used);
+        Packed { data: self.data.wrapping_add(first * Tiles::of(simd).mr), used: self.used - first, ..self }
     }
 }
 

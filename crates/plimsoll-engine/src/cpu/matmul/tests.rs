@@ -1,4 +1,7 @@
+use plimsoll_plan::dtype::Dtype;
+
 use super::*;
+use crate::cpu::weights::{Weights, encode};
 
 fn numbers(n: usize, seed: u32) -> Vec<f32> {
     let mut x = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
@@ -41,7 +44,7 @@ fn run(
     let mb = if layout.1 { Matrix::rows(&b, k).transposed() } else { Matrix::rows(&b, n) };
     let mut c = start.clone();
     let mut workspace = vec![f32::NAN; matmul_workspace(&Tiles::of(simd), threads, n, k)];
-    let out = Output { data: c.as_mut_ptr(), stride: n, add, scale: 0.5 };
+    let out = Output { add, scale: 0.5, ..Output::rows(c.as_mut_ptr(), n) };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     let space = Shared(workspace.as_mut_ptr());
     let len = workspace.len();
@@ -90,7 +93,7 @@ fn a_packed_product_agrees() {
         let tiles = Tiles::of(simd);
         let mut packed = vec![0.0; tiles.packed_words(n, k)];
         let (mut c, mut strip) = (vec![0.0; m * n], vec![0.0; tiles.row_block_words(k)]);
-        let out = Output { data: c.as_mut_ptr(), stride: n, add: false, scale: 1.0 };
+        let out = Output::rows(c.as_mut_ptr(), n);
         // SAFETY: sizes as stated.
         unsafe {
             let packed = pack(simd, n, k, Matrix::rows(&b, k).transposed(), &mut packed);
@@ -102,5 +105,135 @@ fn a_packed_product_agrees() {
                 assert!((f64::from(c[i * n + j]) - exact).abs() < 1e-4);
             }
         }
+    }
+}
+
+/// Any product with everything that can be said about it.
+#[derive(Clone, Copy)]
+struct Case {
+    m: usize,
+    n: usize,
+    k: usize,
+    /// W is `[n, k]` and B is W^T.
+    transposed: bool,
+    biased: bool,
+    /// What rows of A, W and C have behind their end.
+    slack: usize,
+}
+
+impl Case {
+    fn w_stride(&self) -> usize {
+        (if self.transposed { self.k } else { self.n }) + self.slack
+    }
+
+    fn w_elements(&self) -> usize {
+        (if self.transposed { self.n } else { self.k }) * self.w_stride() + 5
+    }
+
+    fn bias(&self) -> Option<Vec<f32>> {
+        self.biased.then(|| numbers(self.n, 4))
+    }
+
+    /// C with its slack, which is 7 throughout; W begins at element 5.
+    fn product(&self, simd: Simd, threads: usize, weights: Weights) -> Vec<f32> {
+        let Case { m, n, k, slack, .. } = *self;
+        let (a, bias) = (numbers(m * (k + slack), 1), self.bias());
+        let mut c = vec![7.0f32; m * (n + slack)];
+        let mut workspace = vec![f32::NAN; matmul_workspace(&Tiles::of(simd), threads, n, k)];
+        let b = Right::weights(weights, 5, self.w_stride());
+        let b = if self.transposed { b.transposed() } else { b };
+        let bias = bias.as_ref().map(|b| b.as_ptr());
+        let out = Output { scale: 0.5, bias, ..Output::rows(c.as_mut_ptr(), n + slack) };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let (space, len, a) = (Shared(workspace.as_mut_ptr()), workspace.len(), Matrix::rows(&a, k + slack));
+        let run = || {
+            let (out, b) = ({ out }, { b });
+            // SAFETY: the matrices have the stated sizes; the workspace is ours alone.
+            unsafe { matmul(simd, threads, m, n, k, a, b, out, { space }.slice(0, len)) };
+        };
+        pool.install(run);
+        c
+    }
+
+    fn check(&self, got: &[f32], w: &[f32], what: &str) {
+        let Case { m, n, k, slack, .. } = *self;
+        let (a, bias) = (numbers(m * (k + slack), 1), self.bias());
+        for i in 0..m {
+            for j in 0..n + slack {
+                let at = |d: usize| 5 + if self.transposed { j * self.w_stride() + d } else { d * self.w_stride() + j };
+                let term = |d: usize| f64::from(a[i * (k + slack) + d]) * f64::from(w[at(d)]);
+                let exact = if j < n {
+                    0.5 * (0..k).map(term).sum::<f64>() + bias.as_ref().map_or(0.0, |b| f64::from(b[j]))
+                } else {
+                    7.0
+                };
+                let got = f64::from(got[i * (n + slack) + j]);
+                assert!((got - exact).abs() < 1e-6 * (k as f64 + 10.0), "{what} {m}x{n}x{k} {i} {j}: {got} {exact}");
+                assert!(j < n || got == 7.0, "what lies beside C is left alone");
+            }
+        }
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (m, n, k) in
+        [(1, 1, 1), (1, 70, 1100), (3, 130, 600), (16, 65, 33), (17, 65, 33), (40, 200, 700), (20, 2100, 40), (4, 9, 0)]
+    {
+        for transposed in [false, true] {
+            for (biased, slack) in [(false, 0), (true, 0), (true, 3), (false, 50)] {
+                cases.push(Case { m, n, k, transposed, biased, slack });
+            }
+        }
+    }
+    cases
+}
+
+const DTYPES: [Dtype; 5] = [Dtype::F32, Dtype::Bf16, Dtype::F16, Dtype::Int8, Dtype::Nf4];
+
+#[test]
+fn stored_weights_give_the_bits_of_the_numbers_they_decode_to() {
+    for simd in levels() {
+        for case in cases() {
+            let w = numbers(case.w_elements(), 2);
+            for dtype in DTYPES {
+                let mut words = vec![f32::NAN; dtype.words(w.len())];
+                encode(simd, dtype, w.len(), 0, &w, &mut words);
+                let stored = Weights::new(&words, dtype, w.len());
+                let mut decoded = vec![f32::NAN; w.len()];
+                stored.decode(simd, 0, &mut decoded);
+                let (got, expected) = (case.product(simd, 2, stored), case.product(simd, 2, Weights::f32(&decoded)));
+                assert_eq!(got, expected, "{simd:?} {dtype:?}");
+                case.check(&got, &decoded, &format!("{simd:?} {dtype:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn stored_products_do_not_depend_on_the_number_of_threads() {
+    let simd = crate::simd::detect();
+    for case in cases() {
+        let w = numbers(case.w_elements(), 2);
+        for dtype in [Dtype::Bf16, Dtype::Nf4] {
+            let mut words = vec![0.0; dtype.words(w.len())];
+            encode(simd, dtype, w.len(), 0, &w, &mut words);
+            let stored = Weights::new(&words, dtype, w.len());
+            let one = case.product(simd, 1, stored);
+            for threads in [2, 3, 4] {
+                assert_eq!(one, case.product(simd, threads, stored), "{dtype:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_of_few_rows_has_the_bits_of_its_rows_among_many_where_both_are_packed() {
+    for simd in levels() {
+        let many = Case { m: 40, n: 200, k: 700, transposed: false, biased: true, slack: 3 };
+        let w = numbers(many.w_elements(), 2);
+        let few = Case { m: 9, ..many };
+        let (all, some) = (many.product(simd, 2, Weights::f32(&w)), few.product(simd, 2, Weights::f32(&w)));
+        assert_eq!(all[..some.len()], some, "{simd:?}");
     }
 }

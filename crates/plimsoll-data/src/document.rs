@@ -1,0 +1,140 @@
+//! One row, or a part of one, as the tokens of a document, each marked whether it is trained.
+//!
+//! Invariant: a conversation is tokenised once and whole, so that its tokens are those that a model would be given; of it,
+//! and of a text that is cut, one token more than a sample has rows is kept, since the last is only a label. It knows no
+//! order, threads and batches.
+
+use crate::chat_template::Rendered;
+use crate::tokenizer::{clip, clip_bytes};
+use crate::{DataError, Kind, Message, Recipe, TextTokenizer};
+
+/// Marks a token that is trained. Token ids are far below.
+pub(crate) const TRAINED: u32 = 1 << 31;
+
+/// Tokens of one document, or of a part of a long text.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    /// Ids, with [`TRAINED`] where they are.
+    pub words: Vec<u32>,
+    /// Something was left out.
+    pub cut: bool,
+}
+
+/// Which part of its row a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub first: bool,
+    pub last: bool,
+}
+
+impl Part {
+    pub const WHOLE: Part = Part { first: true, last: true };
+}
+
+/// Tokenises `text` of a row for samples of `rows` rows.
+pub(crate) fn encode(
+    recipe: &Recipe,
+    tokenizer: &TextTokenizer,
+    rows: usize,
+    text: &str,
+    part: Part,
+    out: &mut Tokens,
+) -> Result<(), DataError> {
+    out.words.clear();
+    out.cut = false;
+    match (recipe.kind(), recipe.template()) {
+        (Kind::Chat, Some(template)) => {
+            // Our own JSON, checked when the row was read.
+            let messages: Vec<Message> =
+                serde_json::from_str(text).map_err(|e| DataError::NotRendered { reason: e.to_string() })?;
+            let rendered = template.render_spans(&messages, clip_bytes(rows + 1) + 4)?;
+            drop(messages);
+            chat(tokenizer, rows, &rendered, out)
+        }
+        _ => plain(recipe, tokenizer, rows, text, part, out),
+    }
+}
+
+fn chat(tokenizer: &TextTokenizer, rows: usize, rendered: &Rendered, out: &mut Tokens) -> Result<(), DataError> {
+    let seen = clip(&rendered.text, rows + 1);
+    let encoding = tokenizer.encode_with_offsets(seen)?;
+    let (ids, offsets) = (encoding.get_ids(), encoding.get_offsets());
+    let kept = ids.len().min(rows + 1);
+    out.cut = !rendered.whole || seen.len() < rendered.text.len() || kept < ids.len();
+    out.words.extend_from_slice(&ids[..kept]);
+    let mut from = 0;
+    for &(start, end) in &rendered.spans {
+        // From the first token that has a byte of the span to the last one; what has no bytes between them belongs to it.
+        let touches = |at: usize| offsets[at].0 < end && offsets[at].1 > start;
+        let Some(first) = (from..kept).find(|&at| touches(at)) else { continue };
+        let last = (first..kept).take_while(|&at| offsets[at].0 < end).filter(|&at| touches(at)).last();
+        let last = last.unwrap_or(first);
+        out.words[first..=last].iter_mut().for_each(|word| *word |= TRAINED);
+        from = first;
+    }
+    if out.words.is_empty() {
+        out.words.push(tokenizer.eos_id());
+    }
+    Ok(())
+}
+
+fn plain(
+    recipe: &Recipe,
+    tokenizer: &TextTokenizer,
+    rows: usize,
+    text: &str,
+    part: Part,
+    out: &mut Tokens,
+) -> Result<(), DataError> {
+    let seen = if recipe.splits() { text } else { clip(text, rows + 1) };
+    let encoding = tokenizer.encode_ids(seen, part.first)?;
+    let mut ids = encoding.get_ids();
+    if part.first {
+        if tokenizer.appends_eos() {
+            ids = ids.split_last().map_or(ids, |(_, before)| before);
+        }
+        if let Some(bos) = recipe.bos_id().filter(|bos| ids.first() != Some(bos)) {
+            out.words.push(bos | TRAINED);
+        }
+    }
+    out.words.extend(ids.iter().map(|id| id | TRAINED));
+    if part.last {
+        out.words.push(tokenizer.eos_id() | TRAINED);
+    }
+    if !recipe.splits() {
+        out.cut = seen.len() < text.len() || out.words.len() > rows + 1;
+        out.words.truncate(rows + 1);
+    }
+    Ok(())
+}
+
+/// Where the next part of a long text ends: as much as may be tokenised at a time, and before a blank where one is near.
+pub(crate) fn part_end(text: &str, rows: usize) -> usize {
+    let part = clip(text, rows + 1).len();
+    if part > 0 || text.is_empty() {
+        return part;
+    }
+    // It begins with its only blank.
+    text.ceil_char_boundary(clip_bytes(rows + 1).min(text.len()).div_ceil(3).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_text_are_the_text_and_never_empty() {
+        for text in ["a b c ".repeat(300), " ".repeat(500), "ö".repeat(400), " x".into(), String::new()] {
+            for rows in [1, 2, 7] {
+                let (mut at, mut joined) = (0, String::new());
+                while at < text.len() {
+                    let end = part_end(&text[at..], rows);
+                    assert!(end > 0 && end <= clip_bytes(rows + 1));
+                    joined += &text[at..at + end];
+                    at += end;
+                }
+                assert_eq!(joined, text);
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Batches of documents ahead of the step: threads read and tokenise row by row, the caller assembles in order.
+//!
+//! Invariant: packing depends on lengths that only tokenising tells, so documents go through a tube in the order of the
+//! stream, and one assembler, in the caller's thread, makes samples of them. A long text is taken in parts, so that no
+//! thread holds all of it. It knows no device and no engine.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use plimsoll_plan::batch::BatchSlot;
+
+use crate::assemble::Assembler;
+use crate::document::{self, Part, Tokens, part_end};
+use crate::error::panic_message;
+use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, ThreadHook, Until};
+use crate::pairs::lock;
+use crate::tokenizer::clip;
+use crate::tube::{Ending, Tube, TubeRoom};
+use crate::window::{RowPlace, Stream};
+use crate::{Cursor, DataError, Kind, Order, Recipe, Sources, TextTokenizer};
+
+/// The running loader of documents.
+pub(crate) struct DocumentLoader {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    assembler: Assembler,
+    samples: usize,
+    handed: u64,
+    limit: Option<u64>,
+}
+
+struct Shared {
+    feed: Mutex<Feed>,
+    tube: Tube,
+    sources: Arc<Sources>,
+    tokenizer: Arc<TextTokenizer>,
+    recipe: Recipe,
+    /// Rows of a sample.
+    rows: usize,
+    until: Until,
+}
+
+/// The stream, and what comes next of it.
+struct Feed {
+    stream: Stream,
+    ticket: u64,
+    /// The row that is being taken in parts: where its next part begins.
+    within: Option<usize>,
+    /// The number of the row in its pass.
+    position: u64,
+    over: bool,
+}
+
+/// A part of a row, in a thread's hands.
+struct Taken {
+    ticket: u64,
+    part: Part,
+    ends_epoch: bool,
+    place: RowPlace,
+}
+
+impl DocumentLoader {
+    pub fn start(
+        sources: Arc<Sources>,
+        order: Order,
+        tokenizer: Arc<TextTokenizer>,
+        recipe: Recipe,
+        settings: LoaderSettings,
+        until: Until,
+    ) -> Result<DocumentLoader, DataError> {
+        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, on_thread_start, .. } = settings;
+        let stream = Stream::start(sources.clone(), order, cursor);
+        let shared = Arc::new(Shared {
+            feed: Mutex::new(Feed { stream, ticket: 0, within: None, position: cursor.position, over: false }),
+            tube: Tube::new(TubeRoom::new(shape.source_len, prefetch_batches * shape.samples)),
+            sources,
+            tokenizer,
+            recipe,
+            rows: shape.source_len,
+            until,
+        });
+        let mut loader = DocumentLoader {
+            shared,
+            threads: Vec::with_capacity(threads),
+            assembler: Assembler::new(shape, cursor),
+            samples: shape.samples,
+            handed: 0,
+            limit,
+        };
+        for number in 0..threads {
+            let shared = loader.shared.clone();
+            let hook = on_thread_start.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("loader-{number}"))
+                .stack_size(LOADER_STACK_BYTES)
+                .spawn(move || work(&shared, hook))?;
+            loader.threads.push(thread);
+        }
+        Ok(loader)
+    }
+
+    pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
+        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.handed));
+        let most = left.min(self.samples as u64) as usize;
+        let facts = self.assembler.fill(&self.shared.tube, most, slot)?;
+        self.handed += facts.samples as u64;
+        Ok(facts)
+    }
+
+    pub fn cursor(&self) -> Cursor {
+        self.assembler.cursor()
+    }
+}
+
+impl Drop for DocumentLoader {
+    fn drop(&mut self) {
+        self.shared.tube.stop();
+        for thread in self.threads.drain(..) {
+            // A panic was already turned into an error; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(shared: &Shared, hook: Option<ThreadHook>) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(hook) = hook {
+            hook();
+        }
+        produce(shared);
+    }));
+    if let Err(panic) = outcome {
+        shared.tube.fail_now(DataError::ThreadPanicked { reason: panic_message(panic) });
+    }
+}
+
+/// Takes one part after the other: the text under the feed's lock, the tokenising outside of it.
+fn produce(shared: &Shared) {
+    let mut text = String::new();
+    let mut tokens = Tokens::default();
+    loop {
+        let (taken, cut) = match shared.take(&mut text) {
+            Ok(Some(taken)) => taken,
+            Ok(None) => return,
+            Err((ticket, error)) => return shared.tube.fail(ticket, error),
+        };
+        let Taken { ticket, part, ends_epoch, place } = taken;
+        let encoded = document::encode(&shared.recipe, &shared.tokenizer, shared.rows, &text, part, &mut tokens);
+        if let Err(error) = encoded {
+            return shared.tube.fail(ticket, shared.sources.named(place, error));
+        }
+        let ending = Ending { row: part.last, epoch: part.last && ends_epoch, cut: tokens.cut | cut };
+        if !shared.tube.send(ticket, &tokens.words, ending) {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    /// The next part of the stream, its text in `text`, and whether more of the row is left out. `None`: it is over.
+    fn take(&self, text: &mut String) -> Result<Option<(Taken, bool)>, (u64, DataError)> {
+        let feed = &mut *lock(&self.feed);
+        if feed.over {
+            return Ok(None);
+        }
+        let ticket = feed.ticket;
+        let start = match feed.within {
+            Some(start) => start,
+            None => {
+                feed.stream.next().map_err(|error| {
+                    feed.over = true;
+                    (ticket, error)
+                })?;
+                0
+            }
+        };
+        let rest = &feed.stream.current().0[start..];
+        let (seen, end) = match self.recipe.kind() {
+            Kind::Text if self.recipe.splits() => {
+                let end = part_end(rest, self.rows);
+                (&rest[..end], (end < rest.len()).then_some(start + end))
+            }
+            Kind::Text => (clip(rest, self.rows + 1), None),
+            Kind::Pairs | Kind::Chat => (rest, None),
+        };
+        text.clear();
+        text.push_str(seen);
+        let cut = end.is_none() && seen.len() < rest.len();
+        let place = feed.stream.place();
+        let ends_epoch = feed.position + 1 == self.sources.rows();
+        feed.within = end;
+        feed.ticket += 1;
+        if end.is_none() {
+            feed.position = if ends_epoch { 0 } else { feed.position + 1 };
+            if ends_epoch && self.until == Until::EpochEnd {
+                feed.over = true;
+                self.tube.end_at(feed.ticket);
+            }
+        }
+        let part = Part { first: start == 0, last: end.is_none() };
+        Ok(Some((Taken { ticket, part, ends_epoch, place }, cut)))
+    }
+}

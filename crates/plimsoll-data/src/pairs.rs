@@ -1,0 +1,253 @@
+//! Batches of pairs ahead of the step: threads read and tokenise into a fixed ring, the caller only waits and copies.
+//!
+//! Invariant: the stream of batches is a function of sources, order, cursor and shape; threads and prefetch change
+//! nothing but the waiting. All buffers exist when `start` returns, `next` allocates nothing. The cursor counts what was
+//! handed out. It knows no device and no engine.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use plimsoll_plan::batch::{BatchShape, BatchSlot};
+
+use crate::error::panic_message;
+use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, ThreadHook};
+use crate::ring::Slot;
+use crate::tokenizer::{clip, clip_bytes};
+use crate::window::Stream;
+use crate::{Cursor, DataError, Order, Sources, TextTokenizer};
+
+/// The running loader of pairs.
+pub(crate) struct PairLoader {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    next_batch: u64,
+}
+
+struct Shared {
+    feed: Mutex<Feed>,
+    slots: Box<[Mutex<Slot>]>,
+    state: Mutex<State>,
+    /// A slot became free, or the end came.
+    room: Condvar,
+    /// A batch became complete, or an error came.
+    ready: Condvar,
+    tokenizer: Arc<TextTokenizer>,
+    shape: BatchShape,
+    rows: u64,
+    first: u64,
+    limit: Option<u64>,
+    /// Bytes of the longest source and target that are looked at.
+    longest_texts: [usize; 2],
+}
+
+/// The stream and the number of the next sample, counted from the start of this loader.
+struct Feed {
+    stream: Stream,
+    ticket: u64,
+}
+
+struct State {
+    taken: u64,
+    complete: Box<[bool]>,
+    stop: bool,
+    failed: bool,
+    /// The earliest error, with the number of its sample.
+    error: Option<(u64, DataError)>,
+}
+
+impl PairLoader {
+    /// Starts the threads at `settings.cursor`.
+    pub fn start(
+        sources: Arc<Sources>,
+        order: Order,
+        tokenizer: Arc<TextTokenizer>,
+        settings: LoaderSettings,
+    ) -> Result<PairLoader, DataError> {
+        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, on_thread_start, .. } = settings;
+        let facts = *sources.facts();
+        let shared = Arc::new(Shared {
+            longest_texts: [
+                clip_bytes(shape.source_len).min(facts.longest_source as usize),
+                clip_bytes(shape.target_len).min(facts.longest_target as usize),
+            ],
+            rows: sources.rows(),
+            first: cursor.sample(sources.rows()),
+            feed: Mutex::new(Feed { stream: Stream::start(sources, order, cursor), ticket: 0 }),
+            slots: (0..prefetch_batches).map(|_| Mutex::new(Slot::new(shape))).collect(),
+            state: Mutex::new(State {
+                taken: 0,
+                complete: vec![false; prefetch_batches].into(),
+                stop: false,
+                failed: false,
+                error: None,
+            }),
+            room: Condvar::new(),
+            ready: Condvar::new(),
+            tokenizer,
+            shape,
+            limit,
+        });
+        let mut loader = PairLoader { shared, threads: Vec::with_capacity(threads), next_batch: 0 };
+        for number in 0..threads {
+            let shared = loader.shared.clone();
+            let hook = on_thread_start.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("loader-{number}"))
+                .stack_size(LOADER_STACK_BYTES)
+                .spawn(move || work(&shared, hook))?;
+            loader.threads.push(thread);
+        }
+        Ok(loader)
+    }
+
+    /// Waits for the next batch and copies it into `slot`, packed. Allocates nothing.
+    pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
+        let shared = &*self.shared;
+        let batch = self.next_batch;
+        let samples = shared.samples_of(batch);
+        let cursor_after = self.cursor_behind(samples);
+        if samples == 0 {
+            return Ok(BatchFacts { cursor_after, ..BatchFacts::default() });
+        }
+        let place = (batch % shared.slots.len() as u64) as usize;
+        let mut state = lock(&shared.state);
+        while !state.complete[place] {
+            let end = (batch + 1) * shared.shape.samples as u64;
+            if state.error.as_ref().is_some_and(|(ticket, _)| *ticket < end) {
+                return Err(state.error.take().map_or(DataError::Stopped, |(_, error)| error));
+            }
+            if state.failed && state.error.is_none() {
+                return Err(DataError::Stopped);
+            }
+            state = shared.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let mut facts = lock(&shared.slots[place]).take(samples, shared.shape, slot);
+        let mut state = lock(&shared.state);
+        state.complete[place] = false;
+        state.taken += 1;
+        drop(state);
+        shared.room.notify_all();
+        self.next_batch += 1;
+        facts.cursor_after = cursor_after;
+        Ok(facts)
+    }
+
+    /// The next sample that was not handed out.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor_behind(0)
+    }
+
+    fn cursor_behind(&self, samples: usize) -> Cursor {
+        let handed = self.next_batch * self.shared.shape.samples as u64;
+        let handed = self.shared.limit.map_or(handed, |limit| handed.min(limit));
+        Cursor::at(self.shared.first + handed + samples as u64, self.shared.rows)
+    }
+}
+
+impl Drop for PairLoader {
+    fn drop(&mut self) {
+        lock(&self.shared.state).stop = true;
+        self.shared.room.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic was already turned into an error; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn samples_of(&self, batch: u64) -> usize {
+        let full = self.shape.samples as u64;
+        self.limit.map_or(full, |limit| limit.saturating_sub(batch * full).min(full)) as usize
+    }
+
+    fn fail(&self, ticket: u64, error: DataError) {
+        let mut state = lock(&self.state);
+        state.failed = true;
+        if state.error.as_ref().is_none_or(|(earlier, _)| ticket < *earlier) {
+            state.error = Some((ticket, error));
+        }
+        drop(state);
+        self.ready.notify_all();
+        self.room.notify_all();
+    }
+
+    /// Waits until `batch` has a slot; false when there is nothing more to do.
+    fn wait_for_room(&self, batch: u64) -> bool {
+        let mut state = lock(&self.state);
+        while !state.stop && !state.failed && batch >= state.taken + self.slots.len() as u64 {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        !state.stop && !state.failed
+    }
+}
+
+fn work(shared: &Shared, hook: Option<ThreadHook>) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(hook) = hook {
+            hook();
+        }
+        produce(shared);
+    }));
+    if let Err(panic) = outcome {
+        shared.fail(0, DataError::ThreadPanicked { reason: panic_message(panic) });
+    }
+}
+
+/// Takes one sample after the other: the text under the feed's lock, the tokenising outside of it.
+fn produce(shared: &Shared) {
+    let shape = shared.shape;
+    let mut source = String::with_capacity(shared.longest_texts[0]);
+    let mut target = String::with_capacity(shared.longest_texts[1]);
+    let mut source_tokens = Vec::with_capacity(shape.source_len);
+    let mut target_tokens = Vec::with_capacity(shape.target_len);
+    loop {
+        let mut feed = lock(&shared.feed);
+        let ticket = feed.ticket;
+        let batch = ticket / shape.samples as u64;
+        if shared.limit.is_some_and(|limit| ticket >= limit) || !shared.wait_for_room(batch) {
+            return;
+        }
+        let mut cut = false;
+        match feed.stream.next() {
+            Ok((s, t)) => {
+                cut |= copy(clip(s, shape.source_len), s, &mut source);
+                cut |= copy(clip(t, shape.target_len), t, &mut target);
+            }
+            Err(error) => {
+                drop(feed);
+                return shared.fail(ticket, error);
+            }
+        }
+        feed.ticket += 1;
+        drop(feed);
+
+        let tokenizer = &shared.tokenizer;
+        let encoded = tokenizer
+            .encode(&source, shape.source_len, &mut source_tokens)
+            .and_then(|s| Ok(s | tokenizer.encode(&target, shape.target_len, &mut target_tokens)?));
+        match encoded {
+            Ok(truncated) => cut |= truncated,
+            Err(error) => return shared.fail(ticket, error),
+        }
+        let place = (batch % shared.slots.len() as u64) as usize;
+        let row = (ticket % shape.samples as u64) as usize;
+        let done = lock(&shared.slots[place]).put(row, shape, &source_tokens, &target_tokens, cut);
+        if done == shared.samples_of(batch) {
+            lock(&shared.state).complete[place] = true;
+            shared.ready.notify_all();
+        }
+    }
+}
+
+fn copy(part: &str, whole: &str, into: &mut String) -> bool {
+    into.clear();
+    into.push_str(part);
+    part.len() < whole.len()
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,179 @@
+//! From rows to samples: what a row is, how long samples are, how many an epoch has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll_data::{
+    ChatTemplate, Columns, DataError, Kind, Lengths, Long, Order, Recipe, SAMPLE_ROWS, Sources, TextTokenizer,
+    count_samples, suggest_length, suggest_lengths,
+};
+use plimsoll_model::ModelFolder;
+use plimsoll_plan::program::Job;
+use plimsoll_plan::spec::ModelSpec;
+
+use super::loader_hook;
+use crate::render::{Fail, OrFail};
+use crate::settings::{Settings, kind_name};
+
+/// Documents that a packed sample has room for have so many tokens each, or the sample ends early.
+const LEAST_DOCUMENT: usize = 8;
+/// Most tokens of a sample that nobody gave a length for.
+const LONGEST_SAMPLE: usize = 1024;
+/// Most new tokens of an answer to a chat's prompt during evaluation.
+const NEW_TOKENS: usize = 64;
+
+/// Opens the training data as what the job says, or as what the model and the columns ask for.
+pub fn open_sources(
+    settings: &Settings,
+    spec: &ModelSpec,
+    remarks: &mut Vec<String>,
+) -> Result<(Arc<Sources>, Kind), Fail> {
+    let columns = || Columns { source: settings.source.clone(), target: settings.target.clone() };
+    let open = |kind| Sources::open_kind(&settings.train_data, kind, columns());
+    let (sources, kind) = match (settings.kind, spec) {
+        (None, ModelSpec::T5(_)) => (open(Kind::Pairs).or_usage()?, Kind::Pairs),
+        (Some(Kind::Pairs), ModelSpec::Decoder(_)) => {
+            let fact = "`data.kind` = `pairs` is for encoder-decoder models, and the model is a decoder";
+            return Err(Fail::usage(fact).hint("`chat` reads prompt and response columns too"));
+        }
+        (Some(kind @ (Kind::Chat | Kind::Text)), ModelSpec::T5(_)) => {
+            let fact = format!("`data.kind` = `{}` is for decoder models, and the model is a T5", kind_name(kind));
+            return Err(Fail::usage(fact).hint("`pairs` has a source and a target column"));
+        }
+        (Some(kind), _) => (open(kind).or_usage()?, kind),
+        (None, ModelSpec::Decoder(_)) => match open(Kind::Chat) {
+            Ok(sources) => (sources, Kind::Chat),
+            Err(DataError::ColumnNotGuessed { .. }) => (open(Kind::Text).or_usage()?, Kind::Text),
+            Err(other) => return Err(other).or_usage(),
+        },
+    };
+    if settings.packed && kind == Kind::Pairs {
+        return Err(Fail::usage("`data.packed` is for chat and text: pairs are never packed into one sample"));
+    }
+    let chosen = sources.columns();
+    if settings.kind.is_none() && kind != Kind::Pairs {
+        remarks.push(format!("data: {} (from its columns)", kind_name(kind)));
+    }
+    if chosen.guessed {
+        let (source, target) = (&chosen.source, &chosen.target);
+        remarks.push(match kind {
+            Kind::Pairs => format!("columns: source `{source}`, target `{target}` (guessed from their names)"),
+            _ if target.is_empty() => format!("column: `{source}` (guessed from its name)"),
+            _ => format!("columns: `{source}` and `{target}` (guessed from their names)"),
+        });
+    }
+    Ok((Arc::new(sources), kind))
+}
+
+/// How rows of a kind become samples of a model.
+pub fn recipe_for(kind: Kind, long: Long, folder: &ModelFolder, tokenizer: &TextTokenizer) -> Result<Recipe, Fail> {
+    Ok(match kind {
+        Kind::Pairs => Recipe::pairs(),
+        Kind::Text => Recipe::text(long, folder.spec().decoder().and_then(|d| d.bos_id)),
+        Kind::Chat => match folder.chat_template().or_usage()? {
+            Some(found) => Recipe::chat(Arc::new(ChatTemplate::new(&found.text, &found.tokens).or_usage()?)),
+            None => Recipe::plain_chat(tokenizer, &BTreeMap::new()).or_usage()?,
+        },
+    })
+}
+
+/// Documents that a sample has room for.
+pub fn documents(packed: bool, tokens: usize) -> usize {
+    if packed { tokens.div_ceil(LEAST_DOCUMENT).max(2) } else { 1 }
+}
+
+/// New tokens of an answer during evaluation; texts are not answered.
+pub fn new_tokens(kind: Kind, target_len: usize) -> usize {
+    match kind {
+        Kind::Pairs => target_len,
+        Kind::Chat => target_len.min(NEW_TOKENS),
+        Kind::Text => 0,
+    }
+}
+
+/// Samples of one pass over the data: as many as rows, unless documents are packed or split.
+pub fn of_an_epoch(
+    sources: &Arc<Sources>,
+    order: Order,
+    tokenizer: &Arc<TextTokenizer>,
+    recipe: &Recipe,
+    job: &Job,
+) -> Result<u64, Fail> {
+    let split = recipe.kind() == Kind::Text && recipe.long() == Long::Split;
+    if recipe.kind() == Kind::Pairs || (job.documents == 1 && !split) {
+        return Ok(sources.rows());
+    }
+    let (shape, hook) = (job.shape(1), Some(loader_hook()));
+    let count = count_samples(sources, order, tokenizer, recipe, shape, 0, job.threads, hook).or_usage()?;
+    Ok(count.samples.max(1))
+}
+
+/// Lengths from the job, or from a look at the data.
+pub fn lengths(
+    settings: &Settings,
+    spec: &ModelSpec,
+    sources: &Sources,
+    tokenizer: &TextTokenizer,
+    recipe: &Recipe,
+    remarks: &mut Vec<String>,
+) -> Result<(usize, usize), Fail> {
+    if let Some(decoder) = spec.decoder() {
+        let of_pairs = [("source", settings.max_source), ("target", settings.max_target)];
+        if let Some((key, _)) = of_pairs.iter().find(|(_, given)| given.is_some()) {
+            let fact = format!("`data.max_len.{key}` is for pairs, and the model is a decoder");
+            return Err(Fail::usage(fact).hint("give `data.max_len.tokens` (`--max-len`)"));
+        }
+        let most = decoder.max_positions;
+        if let Some(given) = settings.max_tokens.map(|n| n as usize) {
+            if given > most {
+                let fact = format!("`data.max_len.tokens` is {given}, and the model has {most} positions");
+                return Err(Fail::usage(fact));
+            }
+            return Ok((given, given));
+        }
+        let found = suggest_length(sources, tokenizer, recipe, SAMPLE_ROWS, most.min(LONGEST_SAMPLE)).or_usage()?;
+        let Lengths { source, sampled, truncated, .. } = found;
+        remarks.push(format!("length: {source} tokens a sample (from {sampled} rows; {truncated} of them are longer)"));
+        return Ok((source, source));
+    }
+    if settings.max_tokens.is_some() {
+        let fact = "`data.max_len.tokens` is for chat and text, and the model is a T5";
+        return Err(Fail::usage(fact).hint("give `data.max_len.source` and `data.max_len.target`"));
+    }
+    if let (Some(source), Some(target)) = (settings.max_source, settings.max_target) {
+        return Ok((source as usize, target as usize));
+    }
+    let found = suggest_lengths(sources, tokenizer, SAMPLE_ROWS).or_usage()?;
+    let source = settings.max_source.map_or(found.source, |n| n as usize);
+    let target = settings.max_target.map_or(found.target, |n| n as usize);
+    remarks.push(told_lengths(settings.max_source, settings.max_target, &found));
+    Ok((source, target))
+}
+
+/// Lengths with their origin. How many rows a given length cuts has not been counted, so nothing is said about it.
+fn told_lengths(max_source: Option<u64>, max_target: Option<u64>, found: &Lengths) -> String {
+    let Lengths { source, target, sampled, truncated } = found;
+    match (max_source, max_target) {
+        (Some(given), _) => format!("lengths: source {given} tokens (given), target {target} (from {sampled} rows)"),
+        (_, Some(given)) => format!("lengths: source {source} tokens (from {sampled} rows), target {given} (given)"),
+        (None, None) => format!(
+            "lengths: source {source}, target {target} tokens (from {sampled} rows; {truncated} of them would be cut)"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_rows_are_counted_only_where_both_lengths_are_found() {
+        let found = Lengths { source: 48, target: 512, sampled: 900, truncated: 7 };
+        let both = told_lengths(None, None, &found);
+        assert_eq!(both, "lengths: source 48, target 512 tokens (from 900 rows; 7 of them would be cut)");
+        let source = told_lengths(Some(9), None, &found);
+        assert_eq!(source, "lengths: source 9 tokens (given), target 512 (from 900 rows)");
+        let target = told_lengths(None, Some(9), &found);
+        assert_eq!(target, "lengths: source 48 tokens (from 900 rows), target 9 (given)");
+    }
+}
