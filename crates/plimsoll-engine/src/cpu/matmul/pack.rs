@@ -9,7 +9,10 @@ use plimsoll_plan::tiles::{DECODED_ROWS, STRIPS, Simd};
 
 use super::{Matrix, Right, Stored};
 use crate::cpu::weights::Window;
-use crate::simd::leveled;
+use crate::simd::{leveled, prefetch};
+
+/// Rows of a matrix that are asked for ahead: they lie so far apart that the processor does not guess the next.
+const AHEAD: usize = 8;
 
 /// Packs rows of A as strips: `into[(strip * deep + d) * nr + row]`.
 ///
@@ -29,6 +32,8 @@ pub(super) unsafe fn pack_rows(
         for d in 0..deep {
             // SAFETY: `count` contiguous elements at this depth.
             let line = unsafe { std::slice::from_raw_parts(a.data.add(first + (from + d) * a.col_stride), 6 * STRIPS) };
+            let later = line.as_ptr().wrapping_add(AHEAD * a.col_stride);
+            (0..6 * STRIPS).step_by(16).for_each(|at| prefetch(later.wrapping_add(at)));
             for (strip, six) in line.chunks_exact(6).enumerate() {
                 into[(strip * deep + d) * 6..][..6].copy_from_slice(six);
             }
@@ -163,6 +168,8 @@ leveled! {
         const FULL: usize = 64;
         if wide == FULL && mr == FULL {
             for (d, to) in into.as_chunks_mut::<FULL>().0.iter_mut().take(deep).enumerate() {
+                let later = from.as_ptr().wrapping_add((d + AHEAD) * stride);
+                (0..FULL).step_by(16).for_each(|at| prefetch(later.wrapping_add(at)));
                 *to = *from[d * stride..].first_chunk().expect("a full panel is inside the matrix");
             }
             return;
