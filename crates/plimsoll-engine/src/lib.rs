@@ -23,7 +23,7 @@ mod step;
 
 pub use engine::{ENGINE_STACK, Engine, Updates, WORKER_STACK, with_cores};
 pub use error::EngineError;
-pub use generate::{Answer, GenerateOptions};
+pub use generate::{Answer, GenerateOptions, Sampling};
 pub use rates::measure_rates;
 pub use snapshot::Snapshot;
 pub use step::{Loss, MicroStep, NotFinite, Updated};
