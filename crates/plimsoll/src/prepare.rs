@@ -95,7 +95,7 @@ pub fn prepare(
             (folder, Some(weights))
         }
     };
-    let mut spec = folder.spec().clone();
+    let mut spec = folder.answering_spec();
     if let Some(dropout) = settings.dropout {
         spec.set_dropout(dropout as f32);
     }
