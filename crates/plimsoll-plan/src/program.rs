@@ -55,26 +55,9 @@ pub struct Job {
     pub threads: usize,
     /// Instruction set level.
     pub simd: Simd,
-    /// What the result may be changed by where nothing fits otherwise.
-    pub allow: Allow,
 }
 
 /// Changes of the result that the user allows where nothing with the same result fits; none unless said.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Allow {
-    /// Trained matrices in bf16, with stochastic rounding.
-    pub bf16_weights: bool,
-    /// AdamW's moments in 8 bits.
-    pub adamw8bit: bool,
-    /// LoRA in place of training every weight.
-    pub lora: Option<LoraSpec>,
-    /// Frozen matrices of blocks in this form, under LoRA.
-    pub quantise: Option<Dtype>,
-    /// Shorter samples, down to so many tokens.
-    pub shorter: Option<usize>,
-}
-
-/// Other-result rungs that a plan may take where nothing with the same result fits; none unless the job says so.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allow {
     /// Trained matrices in bf16, with stochastic rounding.
@@ -112,7 +95,6 @@ impl Job {
             allow: Allow::default(),
             threads,
             simd,
-            allow: Allow::default(),
         }
     }
 
