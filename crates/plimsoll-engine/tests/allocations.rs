@@ -83,7 +83,7 @@ fn samples(job: &Job) -> Vec<Samples> {
     }
     let mut stream = Stream(1);
     let batch = |_| packed(&mut stream, job.spec.vocab(), job.effective_batch, job.source_len, job.documents);
-    (0..4).map(|at| Samples::Texts(batch(at))).collect()
+    (0..4).map(batch).map(Samples::Texts).collect()
 }
 
 /// Allocations in each of some steps, evaluations and snapshots, the first left out.
