@@ -8,6 +8,7 @@ mod fixture;
 mod random;
 
 use decoder::peer::{Question, Tensors, ask, labels, texts};
+use decoder::texts::{packed, ragged};
 use decoder::{Samples, lora, specs, update, weights, with};
 use fixture::{choices, distance};
 use plimsoll_engine::MicroStep;
@@ -29,24 +30,25 @@ struct Case {
     job: Job,
     batches: Vec<Samples>,
     clip_norm: Option<f64>,
+    updates: usize,
 }
 
 fn adamw() -> OptimizerSpec {
     OptimizerSpec::AdamW { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 }
 }
 
-fn case(name: impl Into<String>, spec: impl Into<ModelSpec>, train: TrainSpec, packed: bool) -> Case {
+fn case(name: impl Into<String>, spec: impl Into<ModelSpec>, train: TrainSpec, pack: bool) -> Case {
     let spec = spec.into();
     let mut stream = Stream(77);
-    let batch = |_| match (&spec, packed) {
+    let batch = |_| match (&spec, pack) {
         (ModelSpec::T5(_), _) => Samples::Pairs(random::batches(&spec, 1, ROWS, (MOST, 17), true, 9).remove(0)),
-        (_, true) => Samples::Texts(decoder::texts::packed(&mut stream, spec.vocab(), ROWS, MOST, TEXTS)),
-        _ => Samples::Texts(decoder::texts::ragged(&mut stream, spec.vocab(), ROWS, MOST)),
+        (_, true) => Samples::Texts(packed(&mut stream, spec.vocab(), ROWS, MOST, TEXTS)),
+        _ => Samples::Texts(ragged(&mut stream, spec.vocab(), ROWS, MOST)),
     };
     let batches = (0..3).map(batch).collect();
-    let documents = if packed { TEXTS } else { 1 };
+    let documents = if pack { TEXTS } else { 1 };
     let job = Job { train, documents, ..decoder::job(spec, MOST, ROWS, adamw()) };
-    Case { name: name.into(), job, batches, clip_norm: None }
+    Case { name: name.into(), job, batches, clip_norm: None, updates: UPDATES }
 }
 
 impl Case {
@@ -75,7 +77,7 @@ impl Case {
         let mut case = json!({
             "config": specs::config(&self.job.spec),
             "batches": self.batches.iter().map(batch).collect::<Vec<_>>(),
-            "updates": UPDATES, "optimizer": self.job.optimizer.name(), "options": options,
+            "updates": self.updates, "optimizer": self.job.optimizer.name(), "options": options,
             "clip_norm": self.clip_norm,
         });
         match &self.job.train {
@@ -145,7 +147,7 @@ impl Case {
     fn updates_agree(&self, plan: &Choices, expected: &Tensors) {
         let before = weights(&self.job, 5);
         with(&self.job, plan, self.clip_norm, &before, |engine| {
-            for at in 0..UPDATES {
+            for at in 0..self.updates {
                 let batch = &self.batches[at % self.batches.len()];
                 let (loss, norm) = update(engine, batch, at as u64, self.job.optimizer.lr());
                 let exact = (f64::from(expected["losses"].1[at]), f64::from(expected["grad_norms"].1[at]));
@@ -188,6 +190,15 @@ fn without_key_bias(spec: &ModelSpec, name: &str, values: &[f32]) -> Vec<f32> {
     }
 }
 
+/// Texts longer than attention works on at a time, with and without a window.
+fn long(name: &str, spec: DecoderSpec) -> Case {
+    const LONG: usize = 700;
+    let spec = DecoderSpec { layers: 2, max_positions: LONG + 1, ..spec };
+    let texts = packed(&mut Stream(5), spec.vocab, ROWS, LONG, 2);
+    let job = Job { documents: 2, ..decoder::job(spec, LONG, ROWS, adamw()) };
+    Case { name: name.into(), job, batches: vec![Samples::Texts(texts)], clip_norm: None, updates: 2 }
+}
+
 fn freeze(patterns: &[&str]) -> TrainSpec {
     TrainSpec::Freeze(patterns.iter().map(|p| p.to_string()).collect())
 }
@@ -203,6 +214,11 @@ fn cases() -> Vec<Case> {
         let one = case(name, spec.clone(), TrainSpec::All, false);
         cases.push(if nth.is_multiple_of(2) { one.clipped(0.7) } else { one });
         cases.push(case(format!("{name}_packed"), spec, TrainSpec::All, true));
+    }
+    cases.push(long("llama_long", specs::llama()));
+    for window in [130, 600] {
+        let spec = DecoderSpec { windows: vec![Some(window); 2], ..specs::mistral() };
+        cases.push(long(&format!("mistral_long_{window}"), spec));
     }
     let adafactor = OptimizerSpec::adafactor(1e-3);
     let sgd = OptimizerSpec::Sgd { lr: 1e-2, momentum: 0.9, dampening: 0.1, nesterov: false, weight_decay: 0.01 };

@@ -54,7 +54,8 @@ pub fn weights(job: &Job, seed: u64) -> Vec<(Param, Vec<f32>)> {
     let mut list = random::weights(&job.spec, seed);
     let mut stream = Stream(seed ^ 0x10_4A);
     for held in stored(&job.spec, &job.train, &job.storage).into_iter().filter(|held| held.adapter) {
-        let size = if held.param.init == Init::Zeros { 0.1 } else { 0.2 };
+        // Larger ones make a course that PyTorch itself does not repeat to 1e-4 from weights half a last bit apart.
+        let size = if held.param.init == Init::Zeros { 0.05 } else { 0.1 };
         let values = (0..held.param.elements()).map(|_| size * stream.normal()).collect();
         list.push((held.param, values));
     }
