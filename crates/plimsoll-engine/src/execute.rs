@@ -74,7 +74,7 @@ pub(crate) struct Frame<'a> {
     staging: &'a Staging,
     cores: Cores,
     /// The part of the batch that ops run over.
-    span: Span,
+    pub span: Span,
     pub first_micro: bool,
     pub seed: u64,
     pub update: u64,

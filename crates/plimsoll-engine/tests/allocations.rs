@@ -101,10 +101,8 @@ fn later_allocations(job: &Job, choices: &Choices, clip_norm: Option<f64>) -> Ve
             batch.stage(&mut engine, 0..batch.len());
             let step = MicroStep { update, samples: batch.len(), first_sample: 0, lr: job.optimizer.lr() };
             let (_, trained) = allocations(|| (engine.micro_step(step).unwrap(), engine.finish_update(step).unwrap()));
-            // Evaluation runs over as many samples at a time as the ops do.
-            let some = choices.micro_batch;
-            batch.stage(&mut engine, 0..some);
-            let (_, evaluated) = allocations(|| engine.eval(some).unwrap());
+            batch.stage(&mut engine, 0..batch.len());
+            let (_, evaluated) = allocations(|| engine.eval(batch.len()).unwrap());
             let (_, copied) = allocations(|| snapshot.fill(&engine));
             counts.push(trained + evaluated + copied);
         }

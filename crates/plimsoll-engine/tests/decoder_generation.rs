@@ -190,6 +190,27 @@ fn generation_between_updates_changes_no_loss_and_no_answer() {
     }
 }
 
+/// What a generation knows of its hypotheses may be larger than a batch, and lie where the batch's lengths were.
+#[test]
+fn long_answers_may_follow_a_small_batch() {
+    for (name, spec) in specs::families() {
+        let spec = DecoderSpec { eos_ids: vec![], ..spec };
+        let eval = Some(EvalJob { beams: 4, max_new: 60 });
+        let job = Job { eval, ..decoder::job(spec.clone(), 4, 1, OptimizerSpec::adamw(1e-3)) };
+        let batch = Samples::Texts(decoder::texts::ragged(&mut Stream(4), spec.vocab, 1, 4));
+        let prompts: Vec<_> = prompts(5, spec.vocab).into_iter().map(|p| p[..p.len().min(4)].to_vec()).collect();
+        let answers = |update_first: bool| {
+            decoder::with(&job, &choices(1), None, &weights(&job, 8), |engine| {
+                if update_first {
+                    update(engine, &batch, 0, Some(0.0));
+                }
+                engine.generate(&prompts, &GenerateOptions::beam(4, 60)).unwrap()
+            })
+        };
+        assert_eq!(answers(true), answers(false), "{name}");
+    }
+}
+
 #[test]
 fn a_prompt_longer_than_planned_is_refused() {
     let (job, weights) = model(specs::llama(), TrainSpec::All);

@@ -241,3 +241,31 @@ fn a_text_behind_another_sees_nothing_of_it() {
     };
     assert_eq!(run(&samples), run(&other));
 }
+
+/// With updates in the backward pass the slot holds the whole effective batch, and evaluation is handed as much.
+#[test]
+fn evaluation_of_all_that_the_slot_holds_is_one_loss_whatever_the_plan() {
+    let t5 = decoder::job(random::v10(0.1), MOST, EFFECTIVE, OptimizerSpec::adamw(1e-3));
+    let pairs = Samples::Pairs(random::batches(&t5.spec, 1, EFFECTIVE, (MOST, MOST), true, 9).remove(0));
+    let decoders = jobs().into_iter().map(|(name, job)| {
+        let batch = batches(&job.spec).remove(0);
+        (name, job, batch)
+    });
+    for (name, mut job, batch) in decoders.chain([("t5", t5, pairs)]) {
+        job.eval = Some(EvalJob { beams: 1, max_new: 0 });
+        let start = weights(&job, 3);
+        let eval = |how: &Choices| {
+            with(&job, how, None, &start, |engine| {
+                batch.stage(engine, 0..EFFECTIVE);
+                engine.eval(EFFECTIVE).unwrap()
+            })
+        };
+        let whole = eval(&choices(EFFECTIVE));
+        for micro_batch in [1, 4] {
+            let parts = eval(&Choices { optimizer_in_backward: true, ..choices(micro_batch) });
+            assert_eq!(parts.tokens, whole.tokens, "{name}");
+            let apart = (parts.sum - whole.sum).abs() / whole.sum;
+            assert!(apart < 1e-6, "{name}, micro-batch {micro_batch}: {} and {}", parts.sum, whole.sum);
+        }
+    }
+}
