@@ -301,7 +301,7 @@ impl<'a> Frame<'a> {
                     self.dropper(*drop).as_ref(),
                 );
             }
-            Op::EmbedBackward { side, grad, table_grad, width, drop, by_position } => {
+            Op::EmbedBackward { side, grad, table_grad, width, drop, by_position, skip } => {
                 let (grad, table_grad, drop) = (self.get(*grad), self.get_mut(*table_grad), self.dropper(*drop));
                 let rows = self.rows(*side);
                 match by_position {
@@ -309,7 +309,9 @@ impl<'a> Frame<'a> {
                         let at = self.positions(*side);
                         positions_backward(cores, rows, *width, at, grad, table_grad, drop.as_ref());
                     }
-                    false => embed_backward(cores, rows, *width, self.ids(*side), grad, table_grad, drop.as_ref()),
+                    false => {
+                        embed_backward(cores, rows, *width, self.ids(*side), grad, table_grad, drop.as_ref(), *skip)
+                    }
                 }
             }
             Op::Norm { side, x, weight, bias, stats, out, width, eps, drop } => {

@@ -23,8 +23,10 @@ const SPARE: Bytes = Bytes::mib(1);
 
 /// RAM that a job would need if it fits.
 fn fits(job: &Job, terms: &Terms) -> Option<Bytes> {
-    let found = Search::new(job, terms, terms.held.unwrap_or(terms.pins)).within(terms.ram.saturating_sub(SPARE))?;
-    (footprint::disk(&found.program, &terms.disk_facts, terms.disk).peak <= terms.disk).then_some(found.ram.peak)
+    let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
+    let found = search.within(terms.ram.saturating_sub(SPARE))?;
+    let disk = footprint::disk(&search.place(found.choices).program, &terms.disk_facts, terms.disk);
+    (disk.peak <= terms.disk).then_some(found.peak)
 }
 
 /// Changes that would make the job fit, each tried.

@@ -109,7 +109,7 @@ impl Opened {
         let job = InferenceJob {
             train,
             storage: self.storage,
-            ..InferenceJob::new(self.folder.spec().clone(), eval, generate, (threads, simd::detect()))
+            ..InferenceJob::new(self.folder.answering_spec(), eval, generate, (threads, simd::detect()))
         };
         let program = compile_inference(&job);
         let needed = Bytes(program.parts.words() as u64 * 4);

@@ -95,7 +95,7 @@ pub fn prepare(
             (folder, Some(weights))
         }
     };
-    let mut spec = folder.spec().clone();
+    let mut spec = folder.answering_spec();
     if let Some(dropout) = settings.dropout {
         spec.set_dropout(dropout as f32);
     }
@@ -197,7 +197,7 @@ pub fn prepare(
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + code;
     terms.overheads.startup_peak = started;
     drop(first);
-    let Decision { plan, program } = choose(&job, &terms);
+    let Decision { plan, program, job } = choose(&job, &terms);
     let choices = plan.choices;
     let loader_planned = loader(job.staged(&choices), choices.loader_threads);
     let prepared = Prepared {
