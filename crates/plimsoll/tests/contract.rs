@@ -14,12 +14,13 @@ use plimsoll_plan::choose::{Verdict, choose};
 use serde_json::Value;
 use support::cgroup::Cgroup;
 use support::draw::Draw;
-use support::job::{Budget, Flags, Job};
+use support::flags::Flags;
+use support::job::{Budget, Job};
 use support::pure;
 use support::run::{Ended, Seen, plimsoll};
 
 /// Random jobs; behind them come one of T5-small's size, one of many steps, and the same of few.
-const DRAWN: u64 = 44;
+const DRAWN: u64 = 108;
 const MANY_STEPS: (u64, usize) = (DRAWN + 1, 200);
 const FEW_STEPS: (u64, usize) = (DRAWN + 2, 20);
 const MIB: u64 = 1 << 20;
@@ -82,16 +83,7 @@ fn train(job: Job, planned: Option<&Value>) -> Result<Finished, String> {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     job.write(dir);
-    let mut model = job.model(dir);
-    if job.from_weights {
-        let mut flags = job.flags(dir, &model);
-        flags.set("--steps", 1);
-        let first = dir.join("first");
-        let ended = plimsoll("train", &flags, &["--out", path(&first)], dir, None);
-        ended_well(&job, &ended)?;
-        model = first.join("model");
-    }
-    let mut flags = job.flags(dir, &model);
+    let mut flags = job.flags(dir);
     let cgroup = match planned {
         Some(plan) => {
             hold(&mut flags, plan);
@@ -101,7 +93,11 @@ fn train(job: Job, planned: Option<&Value>) -> Result<Finished, String> {
             match job.budget {
                 Budget::Machine => {}
                 Budget::Generous => flags.set("--ram", "4GiB"),
-                Budget::Tight => flags.set("--ram", smallest(&flags, dir) + 2 * MEASURED_ANEW),
+                Budget::Between(share) => {
+                    let (least, plenty) = span(&flags, dir);
+                    let more = plenty.saturating_sub(least) as f64 * share;
+                    flags.set("--ram", least + more as u64 + 2 * MEASURED_ANEW);
+                }
             }
             None
         }
@@ -110,7 +106,7 @@ fn train(job: Job, planned: Option<&Value>) -> Result<Finished, String> {
     let ended = plimsoll("train", &flags, &["--out", path(&run)], dir, cgroup.as_ref());
     ended_well(&job, &ended)?;
     let read = |file: &str| -> Value { serde_json::from_slice(&fs_err::read(run.join(file)).unwrap()).unwrap() };
-    for made in [format!("checkpoints/step-{}", job.steps), "model/model.safetensors".into(), "journal.jsonl".into()] {
+    for made in [format!("checkpoints/step-{}", job.steps), job.result().into(), "journal.jsonl".into()] {
         claim(run.join(&made).exists(), || format!("job {}: there is no `{made}`", job.number))?;
     }
     Ok(Finished { plan: read("plan.json"), summary: read("summary.json"), seen: ended.seen, job })
@@ -131,8 +127,17 @@ fn hold(flags: &mut Flags, plan: &Value) {
     flags.set("--recompute", choice("recompute"));
     flags.set("--loss-chunk", choice("loss_chunk"));
     flags.set("--loader-threads", choice("loader_threads"));
-    flags.set("--optimizer-in-backward", if choice("optimizer_in_backward") == true { "on" } else { "off" });
+    let switch = |on: &Value| if *on == true { "on" } else { "off" };
+    flags.set("--optimizer-in-backward", switch(choice("optimizer_in_backward")));
+    flags.set("--snapshot", switch(&plan["snapshot"]));
     flags.set("--ram", number(plan, "/ram/peak") + MEASURED_ANEW);
+}
+
+/// What the smallest plan of a job needs, and the one that needs not save.
+fn span(flags: &Flags, dir: &Path) -> (u64, u64) {
+    let plan = plimsoll("plan", flags, &["--json"], dir, None);
+    assert_eq!(plan.code, Some(0), "{}", plan.talk);
+    (number(&plan.json(), "/smallest"), number(&plan.json(), "/ram/peak"))
 }
 
 /// What the smallest plan of a job needs.
@@ -255,7 +260,7 @@ fn a_budget_below_the_smallest_plan_is_refused_before_step_1_and_leaves_nothing(
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         job.write(dir);
-        let mut flags = job.flags(dir, &job.model(dir));
+        let mut flags = job.flags(dir);
         let least = smallest(&flags, dir);
         flags.set("--ram", least - MEASURED_ANEW);
         let run = dir.join("run");
@@ -287,7 +292,7 @@ fn every_remedy_of_a_refused_plan_makes_it_fit() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         job.write(dir);
-        let mut flags = job.flags(dir, &job.model(dir));
+        let mut flags = job.flags(dir);
         flags.set("--ram", smallest(&flags, dir) - MEASURED_ANEW);
         let refused = plimsoll("plan", &flags, &["--json"], dir, None);
         assert_eq!(refused.code, Some(3), "{}", refused.talk);
