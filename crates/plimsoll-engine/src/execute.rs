@@ -133,8 +133,14 @@ impl<'a> Frame<'a> {
 
     /// Runs the ops in order, up to one that finds a number not finite.
     pub fn run(&mut self, ops: &[Op]) {
+        self.run_seen(ops, |_| {});
+    }
+
+    /// The same; `seen` is called behind each op.
+    pub fn run_seen(&mut self, ops: &[Op], mut seen: impl FnMut(&Op)) {
         for op in ops {
             self.execute(op);
+            seen(op);
             if self.stopped.is_some() {
                 return;
             }
