@@ -92,3 +92,13 @@ pub fn variants(job: &Job) -> Vec<Variant> {
     }
     list
 }
+
+/// The job that a run has been training since it took these rungs, with nothing further allowed: the weights and the state
+/// that it has saved are of this job and of no other. None where the job knows no such rungs.
+pub fn with_rungs(job: &Job, rungs: &[String]) -> Option<Job> {
+    let changed = match rungs.is_empty() {
+        true => Some(job.clone()),
+        false => variants(job).into_iter().find(|variant| variant.rungs == rungs).map(|variant| variant.job),
+    };
+    changed.map(|job| Job { allow: Allow::default(), ..job })
+}

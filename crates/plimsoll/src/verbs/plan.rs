@@ -5,7 +5,7 @@ use std::path::Path;
 use plimsoll_plan::choose::Verdict;
 
 use crate::args::PlanArgs;
-use crate::prepare::{Supervisor, prepare};
+use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
 use crate::verbs::plan_foreign;
@@ -32,7 +32,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
         return Err(Fail::usage(fact));
     }
     let settings = Settings::resolve(&args.job)?;
-    let (prepared, _) = prepare(&settings, Supervisor::Later, Path::new("."), None)?;
+    let (prepared, _) = prepare(&settings, Supervisor::Later, Path::new("."), Bound::default())?;
     prepared.remarks.iter().for_each(render::talk);
     let plan = &prepared.plan;
     if args.json {

@@ -16,7 +16,7 @@ use crate::settings::{Settings, kind_name};
 
 /// Writes what `settings` left open and `prepared` found into the job file of the run.
 pub fn resolve_job(folder: &Path, settings: &Settings, prepared: &Prepared) -> Result<(), Fail> {
-    let (kind, plan) = (prepared.recipe.kind(), &prepared.plan);
+    let (kind, (source_len, target_len)) = (prepared.recipe.kind(), prepared.lens);
     // What finds the same columns again: an instruction with its input is not named by two of the three.
     let columns = prepared.sources.columns().again();
     let text = |value: String| Value::String(value);
@@ -26,9 +26,9 @@ pub fn resolve_job(folder: &Path, settings: &Settings, prepared: &Prepared) -> R
         (settings.kind.is_none(), "kind", Some(text(kind_name(kind).into()))),
         (settings.source.is_none(), "columns.source", columns.source.map(text)),
         (settings.target.is_none(), "columns.target", columns.target.map(text)),
-        (pairs && settings.max_source.is_none(), "max_len.source", tokens(plan.source_len)),
-        (pairs && settings.max_target.is_none(), "max_len.target", tokens(plan.target_len)),
-        (documents && settings.max_tokens.is_none(), "max_len.tokens", tokens(plan.source_len)),
+        (pairs && settings.max_source.is_none(), "max_len.source", tokens(source_len)),
+        (pairs && settings.max_target.is_none(), "max_len.target", tokens(target_len)),
+        (documents && settings.max_tokens.is_none(), "max_len.tokens", tokens(source_len)),
     ];
     let open: Vec<(&str, Value)> =
         answers.into_iter().filter(|(open, ..)| *open).filter_map(|(_, key, value)| Some((key, value?))).collect();
