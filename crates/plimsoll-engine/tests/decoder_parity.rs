@@ -115,7 +115,7 @@ impl Case {
         (kept, swept)
     }
 
-    fn gradients_agree(&self, plan: &Choices, expected: &Tensors) {
+    fn gradients_agree(&self, plan: &Choices, expected: &Tensors) -> String {
         with(&self.job, plan, None, &weights(&self.job, 5), |engine| {
             let (mut sum, mut tokens) = (0.0, 0);
             let batch = &self.batches[0];
@@ -140,11 +140,11 @@ impl Case {
             }
             let answered = expected.keys().filter(|k| k.starts_with("grad.")).count();
             assert_eq!(answered, params.iter().filter(|p| p.trained).count(), "{}: all that is trained", self.name);
-            println!("{}: loss {apart:.1e} apart, gradients {:.1e} ({})", self.name, worst.0, worst.1);
-        });
+            format!("{}: loss {apart:.1e} apart, gradients {:.1e} ({})", self.name, worst.0, worst.1)
+        })
     }
 
-    fn updates_agree(&self, plan: &Choices, expected: &Tensors) {
+    fn updates_agree(&self, plan: &Choices, expected: &Tensors) -> String {
         let before = weights(&self.job, 5);
         with(&self.job, plan, self.clip_norm, &before, |engine| {
             for at in 0..self.updates {
@@ -174,8 +174,8 @@ impl Case {
                 worst = if far > worst.0 { (far, name.as_str()) } else { worst };
                 worst_move = worst_move.max(far_move);
             }
-            println!("{}: weights {:.1e} apart ({}), moves {worst_move:.1e}", self.name, worst.0, worst.1);
-        });
+            format!("{}: weights {:.1e} apart ({}), moves {worst_move:.1e}", self.name, worst.0, worst.1)
+        })
     }
 }
 
@@ -236,7 +236,7 @@ fn cases() -> Vec<Case> {
     let t5 = random::v10(0.0);
     cases.push(case("t5_lora", t5.clone(), TrainSpec::Lora(lora(&["q", "v"])), false));
     let every = lora(&["q", "k", "v", "o", "wi", "wo"]);
-    cases.push(case("t5_lora_all", t5.clone(), TrainSpec::Lora(every), false));
+    cases.push(case("t5_lora_all", t5.clone(), TrainSpec::Lora(every), false).clipped(0.2));
     cases.push(case("t5_frozen", t5, freeze(&["encoder.*", "shared"]), false));
     cases.push(case("gpt2_frozen", specs::gpt2(), freeze(&["transformer.w*", "transformer.h.0", "*.ln_1.bias"]), true));
     cases.push(case(
@@ -262,7 +262,8 @@ fn losses_gradients_and_twenty_updates_agree() {
     };
     for (case, expected) in cases.iter().zip(&answers) {
         let (kept, swept) = case.plans();
-        kept.iter().for_each(|plan| case.gradients_agree(plan, expected));
-        kept[1..].iter().chain(&swept).for_each(|plan| case.updates_agree(plan, expected));
+        kept.iter().for_each(|plan| println!("{}", case.gradients_agree(plan, expected)));
+        let plans = kept[1..].iter().chain(&swept);
+        plans.for_each(|plan| println!("{}", case.updates_agree(plan, expected)));
     }
 }

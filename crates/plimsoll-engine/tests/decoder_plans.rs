@@ -9,6 +9,7 @@ use decoder::texts::{Sample, packed};
 use decoder::{Course, Samples, furthest, lora, read, specs, train, update, weights, with};
 use fixture::choices;
 use plimsoll_engine::MicroStep;
+use plimsoll_plan::batch::IGNORE;
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::program::{EvalJob, Job};
@@ -228,7 +229,7 @@ fn a_text_behind_another_sees_nothing_of_it() {
     assert!(samples[0].len() > 1, "two texts at least");
     let job = Job { documents: 3, ..decoder::job(spec.clone(), MOST, 1, OptimizerSpec::sgd(0.0)) };
     // Only the second text's loss counts; the first changes.
-    samples[0][0].labels.fill(plimsoll_plan::batch::IGNORE);
+    samples[0][0].labels.fill(IGNORE);
     samples[0][1].labels = samples[0][1].tokens.clone();
     let mut other = samples.clone();
     other[0][0].tokens.iter_mut().for_each(|t| *t = (*t + 11) % spec.vocab as u32);
@@ -266,6 +267,25 @@ fn evaluation_of_all_that_the_slot_holds_is_one_loss_whatever_the_plan() {
             assert_eq!(parts.tokens, whole.tokens, "{name}");
             let apart = (parts.sum - whole.sum).abs() / whole.sum;
             assert!(apart < 1e-6, "{name}, micro-batch {micro_batch}: {} and {}", parts.sum, whole.sum);
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_is_not_full_is_trained_alike_in_parts_and_at_once() {
+    for (name, job) in jobs() {
+        // Some parts are empty, one is half full, and one has no label at all.
+        let mut samples = packed(&mut Stream(8), job.spec.vocab(), 5, MOST, 3);
+        samples[2..4].iter_mut().flatten().for_each(|text| text.labels.fill(IGNORE));
+        let batch = [Samples::Texts(samples)];
+        for clip_norm in [None, Some(0.5)] {
+            let job = Job { clip: clip_norm.is_some(), ..job.clone() };
+            let run = |how: &Choices| train(&job, how, clip_norm, &weights(&job, 3), &batch, BIT_UPDATES);
+            let whole = run(&choices(EFFECTIVE));
+            for (micro_batch, optimizer_in_backward) in [(2, true), (1, true), (2, false), (1, false)] {
+                let apart = furthest(&run(&Choices { optimizer_in_backward, ..choices(micro_batch) }), &whole);
+                assert!(apart < 1e-5, "{name}, {micro_batch}, in the backward pass {optimizer_in_backward}: {apart:e}");
+            }
         }
     }
 }
