@@ -166,7 +166,7 @@ fn a_plan_says_what_is_only_read_and_how_long_samples_are() {
     };
     let lora = plan(&["--train", LORA, "--base", "nf4"]);
     let said = &lora.must(0, &[]).stdout;
-    for words in ["frozen weights", "64 tokens", "fits: "] {
+    for words in ["frozen weights", "samples of 64 tokens", "fits: "] {
         assert!(said.contains(words), "`{words}` is not in {said}");
     }
     let whole = plan(&[]);

@@ -47,8 +47,13 @@ pub fn tiny(family: Family) -> Model {
 }
 
 impl Workshop {
-    /// A workshop whose `model/` is a decoder with weights and whose data is of this kind.
+    /// A workshop whose `model/` is a tiny decoder with weights and whose data is of this kind.
     pub fn of_decoder(family: Family, rows: Rows) -> Workshop {
+        Workshop::of_model(&tiny(family), rows)
+    }
+
+    /// The same with a model of these numbers.
+    pub fn of_model(numbers: &Model, rows: Rows) -> Workshop {
         let workshop = Workshop::new();
         fs_err::remove_dir_all(workshop.path("model")).unwrap();
         let text = fs_err::read_to_string(workshop.path("train.jsonl")).unwrap();
@@ -61,7 +66,7 @@ impl Workshop {
         fs_err::create_dir(&config).unwrap();
         let write = |name: &str, value: Value| fs_err::write(config.join(name), value.to_string()).unwrap();
         // An answer ends as a turn does, and nothing goes before the first: what Qwen's models have.
-        let (mut model, mut tokenizer) = (tiny(family).config(), chat_ml(true));
+        let (mut model, mut tokenizer) = (numbers.config(), chat_ml(true));
         (model["eos_token_id"], model["bos_token_id"]) = (json!(END), Value::Null);
         tokenizer["eos_token"] = json!(SPECIAL[END]);
         write("config.json", model);
