@@ -5,6 +5,7 @@
     decoder_torch.py --products 'ROWSxINPUTSxOUTPUTS:COUNT ...'
 
 The first form prints one JSON object: `tokens_per_second` (median over the steps after the warm-up), `step_seconds`,
+`step_cpu_seconds` (the same steps by the process's CPU time; with one thread it does not depend on what else runs),
 `peak_rss_bytes` (sum of VmHWM over this process and its children, as Plimsoll reads its own), `final_loss`. The second
 prints `seconds` and `flops` of the forward, input and weight products of those linears by `torch.mm`, the best of three
 passes; a shape that ends in `f` has no weight product (a frozen weight).
@@ -40,7 +41,7 @@ def peak_rss_bytes():
     return total
 
 
-def products(shapes):
+def products(shapes, clock):
     """Seconds and operations of the products of the given linears."""
     import torch
 
@@ -54,9 +55,9 @@ def products(shapes):
         for product in kinds:
             best = float("inf")
             for _ in range(3):
-                began = time.perf_counter()
+                began = clock()
                 product()
-                best = min(best, time.perf_counter() - began)
+                best = min(best, clock() - began)
             seconds += best * int(count)
             flops += 2.0 * rows * inputs * outputs * int(count)
     return {"seconds": seconds, "flops": flops}
@@ -86,19 +87,21 @@ def train(args):
         rows = [json.loads(line) for _, line in zip(range(args.batch * args.steps), lines)]
     ids = torch.tensor([tokenizer.encode(row["text"]).ids[: args.length] for row in rows])
 
-    seconds, loss = [], None
+    seconds, cpu, loss = [], [], None
     for start in range(0, args.batch * args.steps, args.batch):
         batch = ids[start : start + args.batch]
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         loss = forward(input_ids=batch, labels=batch, use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         loss = loss.item()
         seconds.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - cpu_began)
     return {
         "tokens_per_second": args.batch * args.length / statistics.median(seconds[args.warmup :]),
         "step_seconds": [round(s, 4) for s in seconds],
+        "step_cpu_seconds": [round(s, 4) for s in cpu],
         "peak_rss_bytes": peak_rss_bytes(),
         "final_loss": loss,
         "trained": sum(p.numel() for p in trained),
@@ -117,13 +120,15 @@ def main():
     parser.add_argument("--optimizer", default="adafactor", choices=("adafactor", "adamw"))
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--products")
+    parser.add_argument("--cpu-clock", action="store_true", help="time products by the process's CPU time")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
 
     import torch
 
     torch.set_num_threads(args.threads)
-    print(json.dumps(products(args.products) if args.products else train(args)))
+    clock = time.process_time if args.cpu_clock else time.perf_counter
+    print(json.dumps(products(args.products, clock) if args.products else train(args)))
 
 
 main()
