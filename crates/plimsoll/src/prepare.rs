@@ -96,6 +96,17 @@ pub fn prepare(
     run: &Path,
     bound: Bound,
 ) -> Result<(Prepared, Program), Fail> {
+    prepare_and(settings, supervisor, run, bound, |_, _| ()).map(|(prepared, program, ())| (prepared, program))
+}
+
+/// As `prepare`, and asks `more` of the same job under the same terms.
+pub fn prepare_and<T>(
+    settings: &Settings,
+    supervisor: Supervisor,
+    run: &Path,
+    bound: Bound,
+    more: impl FnOnce(&Job, &Terms) -> T,
+) -> Result<(Prepared, Program, T), Fail> {
     let root = Root::system();
     let at_start = own_memory(&root)?;
     let mut remarks = Vec::new();
@@ -217,6 +228,7 @@ pub fn prepare(
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + code;
     terms.overheads.startup_peak = started;
     drop(first);
+    let more = more(&job, &terms);
     let Decision { mut plan, program, job } = choose(&job, &terms);
     if let Some(rungs) = bound.rungs {
         plan.rungs = rungs;
@@ -238,7 +250,7 @@ pub fn prepare(
         loader_planned,
         remarks,
     };
-    Ok((prepared, program))
+    Ok((prepared, program, more))
 }
 
 /// What a model takes over from its source besides weights: every text and tokenizer file, so rather more than less.

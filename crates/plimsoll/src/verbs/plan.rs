@@ -8,7 +8,7 @@ use crate::args::PlanArgs;
 use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
-use crate::verbs::plan_foreign;
+use crate::verbs::{plan_foreign, plan_sweep};
 
 /// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
@@ -30,6 +30,9 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     if let Some((flag, _)) = only.into_iter().find(|(_, said)| *said) {
         let fact = format!("`{flag}` is for foreign trainers; expected `--trainer NAME` or `-- COMMAND` with it");
         return Err(Fail::usage(fact));
+    }
+    if args.sweep {
+        return plan_sweep::run(args);
     }
     let settings = Settings::resolve(&args.job)?;
     let (prepared, _) = prepare(&settings, Supervisor::Later, Path::new("."), Bound::default())?;
