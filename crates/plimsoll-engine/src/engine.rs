@@ -247,7 +247,12 @@ impl Engine {
         self.staging.take(samples, 0, &self.program.spec)?;
         let tokens = self.staging.label_count();
         let mut frame = self.frame(placed);
-        frame.run(&placed.tape.ops);
+        // The slot may hold more than the tape is planned for: with updates in the backward pass, the whole update.
+        let each = self.program.part_samples;
+        for first in (0..samples).step_by(each) {
+            frame.span = self.staging.span(first..first + each);
+            frame.run(&placed.tape.ops);
+        }
         Ok(Loss { sum: frame.loss_sum, tokens })
     }
 

@@ -41,10 +41,7 @@ pub fn measure_rates(simd: Simd) -> Rates {
     let from = vec![1.0f32; COPIED];
     let copied =
         best(|| to.par_chunks_mut(COPIED / 8).zip(from.par_chunks(COPIED / 8)).for_each(|(t, f)| t.copy_from_slice(f)));
-    Rates {
-        flops: half_octave(2.0 * (SIZE * SIZE * SIZE) as f64 / flops),
-        bandwidth: half_octave(8.0 * COPIED as f64 / copied),
-    }
+    Rates::of(half_octave(2.0 * (SIZE * SIZE * SIZE) as f64 / flops), half_octave(8.0 * COPIED as f64 / copied))
 }
 
 fn best(mut f: impl FnMut()) -> f64 {

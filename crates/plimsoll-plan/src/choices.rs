@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The same-result choices that shape a tape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Choices {
     /// Samples that the ops run over at a time.
     pub micro_batch: usize,
@@ -22,7 +22,7 @@ pub struct Choices {
 }
 
 /// What a block keeps for its backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Keep {
     /// Everything.
     All,
@@ -32,7 +32,17 @@ pub(crate) enum Keep {
     Input,
 }
 
+/// The ways to keep, from most to least.
+pub(crate) const KEEPS: [Keep; 3] = [Keep::All, Keep::NoAttention, Keep::Input];
+
 impl Choices {
+    /// The same choices on rung `level` of the ladder of recompute over all `blocks`: first attention alone is computed again,
+    /// block by block, then whole blocks are.
+    pub(crate) fn on_rung(self, level: usize, blocks: usize) -> Choices {
+        let recompute = level.saturating_sub(blocks);
+        Choices { recompute, recompute_attention: level.min(blocks) - recompute, ..self }
+    }
+
     /// What block `nth` of all keeps.
     pub(crate) fn keep(&self, nth: usize) -> Keep {
         if nth < self.recompute {

@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::Choices;
 use crate::cost::Rates;
+pub use crate::explain::{Cut, NextFaster};
+use crate::explain::{cuts, next_faster};
 use crate::footprint::{self, DiskFacts, Footprint, Overheads};
 use crate::program::{Job, Program};
 pub use crate::remedy::Remedy;
 use crate::remedy::remedies;
+pub use crate::rung::{Variant, quantises, variants, with_rungs};
 pub use crate::search::loader_threads;
 use crate::search::{Found, Search};
 use crate::tiles::Simd;
@@ -72,17 +75,6 @@ pub enum Verdict {
     TooBig,
 }
 
-/// One knob turned away from the fastest setting, with what it saved and cost.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cut {
-    /// What was done.
-    pub what: String,
-    /// RAM saved.
-    pub saved: i64,
-    /// Time added, in percent.
-    pub slower_percent: f64,
-}
-
 /// What will be done, and what it takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -109,6 +101,9 @@ pub struct Plan {
     pub source_len: usize,
     /// Longest target, in tokens.
     pub target_len: usize,
+    /// Samples have one side: source and target are the same tokens.
+    #[serde(default)]
+    pub one_side: bool,
     /// RAM over all processes.
     pub ram: Footprint,
     /// RAM of the smallest plan with the same result that the user's pins leave: what planning anew could come down to.
@@ -124,6 +119,12 @@ pub struct Plan {
     pub seconds_per_update: f64,
     /// Knobs turned, against the fastest plan without a budget.
     pub cuts: Vec<Cut>,
+    /// The smallest plan that is faster by more than a little and does not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_faster: Option<NextFaster>,
+    /// Changes of the result that were allowed and are taken, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rungs: Vec<String>,
     /// When too big: by how much, at the least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortfall: Option<Bytes>,
@@ -138,43 +139,62 @@ pub struct Decision {
     pub plan: Plan,
     /// For the engine.
     pub program: Program,
+    /// What is trained: the job as it was given, or as the plan's rungs changed it.
+    pub job: Job,
 }
 
 /// Chooses. A plan that does not fit has the verdict `TooBig`, and the program of the smallest candidate.
 pub fn choose(job: &Job, terms: &Terms) -> Decision {
     let mut decision = decide(job, terms);
     if decision.plan.verdict == Verdict::TooBig {
-        decision.plan.would_fit = remedies(job, terms, &decision.plan);
+        decision.plan.would_fit = remedies(&decision.job, terms, &decision.plan);
     }
     decision
 }
 
-/// Chooses without asking what else would fit.
+/// Chooses without asking what else would fit. What the job allows is tried where nothing with the same result fits; a plan
+/// that is held was chosen with it.
 pub fn decide(job: &Job, terms: &Terms) -> Decision {
-    let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
-    let least = match terms.held {
-        None => search.least(),
-        Some(_) => Search::new(job, terms, terms.pins).least(),
-    };
-    let found = search.within(terms.ram).unwrap_or_else(|| {
-        let choices = if terms.held.is_none() { least.choices } else { search.least().choices };
-        search.place(choices)
-    });
-    // The search goes by bounds: what was found can be a little below its least.
-    let smallest = if terms.held.is_none() { least.peak.min(found.ram.peak) } else { least.peak };
-    let found = search.with_snapshot(found);
-    let disk = footprint::disk(&found.program, &terms.disk_facts, terms.disk);
-    let plan = describe(&search, &found, disk, smallest);
-    Decision { plan, program: found.program }
+    let mut best = decide_same(job, terms);
+    if best.plan.verdict == Verdict::Fits || terms.held.is_some() {
+        return best;
+    }
+    for Variant { rungs, job } in variants(job) {
+        let mut next = decide_same(&job, terms);
+        next.plan.rungs = rungs;
+        if next.plan.verdict == Verdict::Fits {
+            return next;
+        }
+        if next.plan.ram.peak < best.plan.ram.peak {
+            best = next;
+        }
+    }
+    best
 }
 
-fn describe(search: &Search, found: &Found, disk: Footprint, smallest: Bytes) -> Plan {
+/// The choice among plans with the same result.
+fn decide_same(job: &Job, terms: &Terms) -> Decision {
+    let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
+    let (least, fastest) = (search.least(), search.fastest());
+    let smallest = match terms.held {
+        None => least.peak,
+        Some(_) => Search::new(job, terms, terms.pins).least().peak,
+    };
+    let within = search.within(terms.ram);
+    let chosen = within.unwrap_or(least);
+    let found = search.with_snapshot(search.place(chosen.choices));
+    let cuts = cuts(&search, fastest, chosen);
+    let next_faster = within.and_then(|chosen| next_faster(&search, chosen));
+    let disk = footprint::disk(&found.program, &terms.disk_facts, terms.disk);
+    let plan = Plan { cuts, next_faster, smallest, ..describe(&search, &found, chosen.seconds, disk) };
+    Decision { plan, program: found.program, job: job.clone() }
+}
+
+fn describe(search: &Search, found: &Found, seconds_per_update: f64, disk: Footprint) -> Plan {
     let (choices, ram) = (found.choices, found.ram.clone());
     let fits = ram.peak <= ram.budget && disk.peak <= disk.budget;
     let verdict = if fits { Verdict::Fits } else { Verdict::TooBig };
-    let (job, terms) = (search.job, search.terms);
-    let accumulation = job.effective_batch / choices.micro_batch;
-    let work = search.work(&choices);
+    let job = search.job;
     // RAM first: a plan that is short of both says by how much it is short of what it names.
     let short = |f: &Footprint| f.peak.saturating_sub(f.budget);
     let missing = if short(&ram) > Bytes::ZERO { short(&ram) } else { short(&disk) };
@@ -183,7 +203,7 @@ fn describe(search: &Search, found: &Found, disk: Footprint, smallest: Bytes) ->
         verdict,
         effective_batch: job.effective_batch,
         micro_batch: choices.micro_batch,
-        accumulation,
+        accumulation: job.effective_batch / choices.micro_batch,
         choices,
         snapshot: found.snapshot,
         blocks: search.blocks(),
@@ -191,47 +211,17 @@ fn describe(search: &Search, found: &Found, disk: Footprint, smallest: Bytes) ->
         simd: job.simd,
         source_len: job.source_len,
         target_len: job.target_len,
+        one_side: job.spec.decoder().is_some(),
         ram,
-        smallest,
+        smallest: Bytes::ZERO,
         vram: Footprint::default(),
         disk,
-        flops_per_update: work.flops,
-        seconds_per_update: work.seconds(&terms.rates),
-        cuts: cuts(search, choices),
+        flops_per_update: search.work(&choices).flops,
+        seconds_per_update,
+        cuts: Vec::new(),
+        next_faster: None,
+        rungs: Vec::new(),
         shortfall,
         would_fit: Vec::new(),
     }
-}
-
-/// The knobs in which a choice differs from the fastest frame, one after the other.
-fn cuts(search: &Search, chosen: Choices) -> Vec<Cut> {
-    let fastest = search.frames().into_iter().map(|f| search.judge(f)).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let Some(fastest) = fastest else { return Vec::new() };
-    let mut now = fastest;
-    let mut list = Vec::new();
-    let mut turn = |what: String, choices: Choices| {
-        if choices == now.choices {
-            return;
-        }
-        let next = search.judge(choices);
-        let saved = now.least.0 as i64 - next.least.0 as i64;
-        list.push(Cut { what, saved, slower_percent: (next.seconds / now.seconds - 1.0) * 100.0 });
-        now = next;
-    };
-    let batch = search.job.effective_batch;
-    // A smaller micro-batch brings its own largest chunk and, with accumulation, gradients that are kept.
-    let mut step = fastest.choices;
-    step.micro_batch = chosen.micro_batch;
-    step.optimizer_in_backward &= search.job.may_update_in_backward(chosen.micro_batch);
-    step.loss_chunk = step.loss_chunk.min(chosen.micro_batch * search.job.target_len);
-    turn(format!("micro-batch {} x {} accumulated", chosen.micro_batch, batch / chosen.micro_batch), step);
-    step.optimizer_in_backward = chosen.optimizer_in_backward;
-    let how =
-        if chosen.optimizer_in_backward { "update in the backward pass" } else { "update after the backward pass" };
-    turn(how.to_string(), step);
-    step.loss_chunk = chosen.loss_chunk;
-    turn(format!("loss {} rows at a time", chosen.loss_chunk), step);
-    step.recompute = chosen.recompute;
-    turn(format!("recompute {} of {} blocks", chosen.recompute, search.blocks()), step);
-    list
 }

@@ -1,20 +1,76 @@
 //! What a tape costs in time, from its own ops and the machine's measured rates.
 //!
-//! Two terms: multiply-adds of the matrix products at the measured rate, less what packing takes from thin products, and
-//! bytes moved by everything else at the measured bandwidth. It ranks plans; it does not promise seconds.
+//! An op's work is counted in a few units, each with a rate of its own: multiply-adds of padded tiles, numbers packed by
+//! storage, scores of attention, bytes from memory and from cache, exponentials, random numbers, updates, calls. Seconds
+//! are the sum over the units. `plimsoll-engine/src/rates.rs` measures the rates with the engine's own kernels.
+
+use std::ops::{Add, AddAssign, Mul, Sub};
 
 use serde::{Deserialize, Serialize};
 
-use crate::op::{MaxRows, Op, Write};
+use crate::dtype::Dtype;
+use crate::op::{AttentionShape, Gradient, MaxRows, Op, Write};
 use crate::tape::{Id, Store};
+use crate::tiles::Tiles;
 
-/// The machine's measured rates.
+/// The machine's measured rates: so many a second, all threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Rates {
-    /// Floating-point operations a second of large matrix products, all threads together.
+    /// Floating-point operations of large matrix products, without their packing.
     pub flops: f64,
-    /// Bytes a second moved to and from memory, all threads together.
+    /// Bytes to and from memory.
     pub bandwidth: f64,
+    /// Bytes to and from the caches.
+    pub cache_bandwidth: f64,
+    /// Numbers of a product's right side packed, f32.
+    pub packed: f64,
+    /// The same, bf16 or f16.
+    pub packed_half: f64,
+    /// The same, int8.
+    pub packed_int8: f64,
+    /// The same, NF4.
+    pub packed_nf4: f64,
+    /// Numbers of a product's left side packed.
+    pub packed_rows: f64,
+    /// Floating-point operations of attention's products.
+    pub attention_flops: f64,
+    /// Exponentials.
+    pub exponentials: f64,
+    /// Random numbers of dropout.
+    pub drops: f64,
+    /// Bytes that an update reads and writes.
+    pub update_bandwidth: f64,
+    /// Calls: handing out tasks and waiting for the last.
+    pub calls: f64,
+}
+
+impl Default for Rates {
+    fn default() -> Rates {
+        Rates::of(200e9, 20e9)
+    }
+}
+
+impl Rates {
+    /// What a machine with these two rates can be expected to have besides: the ratios of the machine that they were first
+    /// measured on (2 cores, AVX-512).
+    pub fn of(flops: f64, bandwidth: f64) -> Rates {
+        Rates {
+            flops,
+            bandwidth,
+            cache_bandwidth: bandwidth * 3.0,
+            packed: flops / 100.0,
+            packed_half: flops / 120.0,
+            packed_int8: flops / 160.0,
+            packed_nf4: flops / 250.0,
+            packed_rows: flops / 120.0,
+            attention_flops: flops * 0.6,
+            exponentials: flops / 100.0,
+            drops: flops / 150.0,
+            update_bandwidth: bandwidth,
+            calls: 2e5,
+        }
+    }
 }
 
 /// A measured rate to the nearest half octave, so that noise does not change a plan.
@@ -22,127 +78,273 @@ pub fn half_octave(rate: f64) -> f64 {
     ((rate.log2() * 2.0).round() / 2.0).exp2()
 }
 
-/// Rows at which packing takes half of a product's speed. `cargo bench -p plimsoll-engine --bench matmul` on 2 cores with
-/// AVX-512 (2026-11-15): products of 256 rows reach 171 (forward) and 176 (input) GFLOP/s where 1024 rows reach 209 and
-/// 215: 1.22 times slower, which is about `1 + 60 / 256`.
-const HALF_SPEED_ROWS: f64 = 60.0;
+/// Bytes that an op may touch and find again in the caches.
+const CACHED: usize = 4 << 20;
 
-/// Work of one op: floating-point operations (with the rows that packing is spread over), bytes moved.
+/// What work is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Products,
+    Memory,
+    Cache,
+    Packed,
+    PackedHalf,
+    PackedInt8,
+    PackedNf4,
+    PackedRows,
+    Attention,
+    Exponentials,
+    Drops,
+    Updates,
+    Calls,
+}
+
+const UNITS: usize = 13;
+
+/// Work of one op or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
-    /// Floating-point operations.
+    /// Floating-point operations that the result asks for.
     pub flops: f64,
-    /// Of those, weighted by how much packing slows the product.
-    pub weighted_flops: f64,
-    /// Bytes.
-    pub bytes: f64,
+    units: [f64; UNITS],
+}
+
+impl Add for Work {
+    type Output = Work;
+    fn add(mut self, other: Work) -> Work {
+        self += other;
+        self
+    }
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Work) {
+        self.flops += other.flops;
+        self.units.iter_mut().zip(other.units).for_each(|(a, b)| *a += b);
+    }
+}
+
+impl Sub for Work {
+    type Output = Work;
+    fn sub(self, other: Work) -> Work {
+        self + other * -1.0
+    }
+}
+
+impl Mul<f64> for Work {
+    type Output = Work;
+    fn mul(self, n: f64) -> Work {
+        Work { flops: self.flops * n, units: self.units.map(|u| u * n) }
+    }
 }
 
 impl Work {
-    fn product(rows: usize, n: usize, k: usize, bytes: f64) -> Work {
-        let flops = 2.0 * rows as f64 * n as f64 * k as f64;
-        Work { flops, weighted_flops: flops * (1.0 + HALF_SPEED_ROWS / rows.max(1) as f64), bytes }
+    fn with(mut self, unit: Unit, amount: f64) -> Work {
+        self.units[unit as usize] += amount;
+        self
     }
 
-    fn bytes(bytes: f64) -> Work {
-        Work { bytes, ..Work::default() }
+    fn call() -> Work {
+        Work::default().with(Unit::Calls, 1.0)
     }
 
-    /// Adds another op's work.
-    pub fn add(&mut self, other: Work) {
-        self.flops += other.flops;
-        self.weighted_flops += other.weighted_flops;
-        self.bytes += other.bytes;
-    }
-
-    /// The same work `n` times.
-    pub fn times(self, n: f64) -> Work {
-        Work { flops: self.flops * n, weighted_flops: self.weighted_flops * n, bytes: self.bytes * n }
+    /// Bytes of an op that touches so many in all.
+    fn moved(self, bytes: usize) -> Work {
+        self.with(if bytes <= CACHED { Unit::Cache } else { Unit::Memory }, bytes as f64)
     }
 
     /// Seconds at the machine's rates.
     pub fn seconds(&self, rates: &Rates) -> f64 {
-        self.weighted_flops / rates.flops + self.bytes / rates.bandwidth
+        // In the order of `Unit`.
+        let each: [f64; UNITS] = [
+            rates.flops,
+            rates.bandwidth,
+            rates.cache_bandwidth,
+            rates.packed,
+            rates.packed_half,
+            rates.packed_int8,
+            rates.packed_nf4,
+            rates.packed_rows,
+            rates.attention_flops,
+            rates.exponentials,
+            rates.drops,
+            rates.update_bandwidth,
+            rates.calls,
+        ];
+        self.units.iter().zip(each).map(|(units, rate)| units / rate).sum()
     }
 }
 
-/// Work of one op with full batches.
-pub(crate) fn op_work(op: &Op, store: &Store, rows: &MaxRows) -> Work {
-    let moved = |side, width: usize, passes: usize| Work::bytes((rows.of(side) * width * passes * 4) as f64);
-    match op {
-        Op::Linear { side, inputs, outputs, .. } => Work::product(rows.of(*side), *outputs, *inputs, 0.0),
-        Op::LinearInput { side, inputs, outputs, .. } => Work::product(rows.of(*side), *inputs, *outputs, 0.0),
-        Op::LinearWeight { side, inputs, outputs, write, .. } => {
-            // A kept gradient is read and written in memory; one that is used at once stays in cache.
-            let passes = if *write == Write::Set { 0.0 } else { 2.0 };
-            Work::product(*outputs, *inputs, rows.of(*side), passes * 4.0 * (inputs * outputs) as f64)
+/// What ops are weighed by.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale<'a> {
+    pub store: &'a Store,
+    pub rows: MaxRows,
+    pub tiles: Tiles,
+}
+
+/// Sides of a product: how each is read.
+#[derive(Clone, Copy)]
+struct Sides {
+    right: Dtype,
+    left_packed: bool,
+}
+
+const PLAIN: Sides = Sides { right: Dtype::F32, left_packed: false };
+
+impl Scale<'_> {
+    /// A product of `m` rows, `n` columns and depth `k`.
+    fn product(&self, (m, n, k): (usize, usize, usize), sides: Sides) -> Work {
+        let Tiles { mr, nr, nc, kc, .. } = self.tiles;
+        let (wide, high) = (n.next_multiple_of(mr), m.next_multiple_of(nr));
+        let (blocks, depths) = (n.div_ceil(nc), k.div_ceil(kc));
+        let packed = match sides.right {
+            Dtype::F32 => Unit::Packed,
+            Dtype::Bf16 | Dtype::F16 => Unit::PackedHalf,
+            Dtype::Int8 => Unit::PackedInt8,
+            Dtype::Nf4 => Unit::PackedNf4,
+        };
+        let waits = 2 * blocks * k.div_ceil(kc * self.tiles.depths(n, k));
+        let mut work = Work { flops: 2.0 * (m * n) as f64 * k as f64, ..Work::default() }
+            .with(Unit::Products, 2.0 * (wide * high) as f64 * k as f64)
+            .with(packed, (wide * k) as f64)
+            .with(Unit::Cache, (8 * m * n * depths) as f64)
+            .with(Unit::Calls, waits as f64);
+        if sides.left_packed {
+            work = work.with(Unit::PackedRows, (m * k * blocks) as f64);
         }
-        Op::Loss { chunk, width, vocab, grad, .. } => {
-            let mut total = Work::default();
-            let chunks = rows.target.div_ceil(*chunk);
-            for _ in 0..chunks {
-                total.add(Work::product(*chunk, *vocab, *width, 0.0));
-                total.add(Work::product(*chunk, *width, *vocab, 0.0));
-                if grad.is_some() {
-                    total.add(Work::product(*vocab, *width, *chunk, 2.0 * 4.0 * (vocab * width) as f64));
-                }
+        // What does not stay in the caches between two ops comes from memory.
+        let bytes = 4 * (m * k + m * n) + self.tiles_bytes(n * k, sides.right);
+        if bytes > CACHED { work.with(Unit::Memory, bytes as f64) } else { work }
+    }
+
+    fn tiles_bytes(&self, elements: usize, dtype: Dtype) -> usize {
+        match dtype {
+            Dtype::F32 => 4 * elements,
+            Dtype::Bf16 | Dtype::F16 => 2 * elements,
+            Dtype::Int8 => elements,
+            Dtype::Nf4 => elements / 2,
+        }
+    }
+
+    fn gradient(&self, (m, n, k): (usize, usize, usize), write: Write) -> Work {
+        let product = self.product((m, n, k), Sides { left_packed: true, ..PLAIN });
+        // A sum is read before it is written.
+        if write == Write::Set { product } else { product.moved(4 * m * n) }
+    }
+
+    fn loss(&self, weight: Id, grad: &Gradient, backward: bool, (chunk, width, vocab): (usize, usize, usize)) -> Work {
+        let (rows, chunk) = (self.rows.target, chunk.max(1));
+        let sides = Sides { right: self.store.dtype(weight), ..PLAIN };
+        let of = |m: usize, write: Option<Write>| {
+            let mut work = self.product((m, vocab, width), sides);
+            if backward {
+                work += self.product((m, width, vocab), sides);
             }
-            total.add(Work::bytes((rows.target * vocab * 4 * 4) as f64));
-            total
+            work += write.map_or(Work::default(), |write| self.gradient((vocab, width, m), write));
+            work + Work::call().moved(4 * m * vocab * if backward { 3 } else { 2 })
+        };
+        // The chunks behind the first add to the gradient; the last may be shorter.
+        let (first, later) = (grad.map(|(_, write)| write), grad.map(|_| Write::Add));
+        let mut total = of(chunk.min(rows), first);
+        if rows > chunk {
+            total += of(chunk, later) * (rows / chunk - 1) as f64;
+            total += if rows % chunk > 0 { of(rows % chunk, later) } else { Work::default() };
         }
-        Op::LossOnly { chunk, width, vocab, .. } => {
-            Work::product(*chunk, *vocab, *width, (rows.target * vocab * 8) as f64)
+        let exponentials = if backward { 2 } else { 1 };
+        total.with(Unit::Exponentials, (rows * vocab * exponentials) as f64)
+    }
+
+    fn attention(&self, shape: &AttentionShape, products: usize, dropped: bool) -> Work {
+        let samples = self.rows.of(shape.queries) / shape.max_queries.max(1);
+        // A query sees half of the keys before its tile's end, or its window.
+        let seen = if shape.causal { (shape.max_keys + shape.tile_rows()) / 2 } else { shape.max_keys };
+        let seen = seen.min(shape.window.map_or(usize::MAX, |w| w + shape.tile_rows())).min(shape.max_keys);
+        let scores = (samples * shape.heads * shape.max_queries) as f64 * seen as f64;
+        let flops = 2.0 * products as f64 * scores * shape.d_kv as f64;
+        let drops = if dropped { scores } else { 0.0 };
+        Work { flops, ..Work::call() }
+            .with(Unit::Attention, flops)
+            .with(Unit::Exponentials, scores)
+            .with(Unit::Drops, drops)
+    }
+
+    /// Work of one op with full batches.
+    pub fn work(&self, op: &Op) -> Work {
+        let words = |side, width: usize| self.rows.of(side) * width;
+        let moved = |side, width: usize, passes: usize| Work::call().moved(4 * words(side, width) * passes);
+        let drawn = |work: Work, drop: bool, side, width| match drop {
+            true => work.with(Unit::Drops, words(side, width) as f64),
+            false => work,
+        };
+        let exponential = |work: Work, side, width| work.with(Unit::Exponentials, words(side, width) as f64);
+        let stored = |weight: Id| Sides { right: self.store.dtype(weight), ..PLAIN };
+        match op {
+            Op::Linear { side, weight, inputs, outputs, .. } => {
+                self.product((self.rows.of(*side), *outputs, *inputs), stored(*weight))
+            }
+            Op::LinearInput { side, weight, inputs, outputs, .. } => {
+                self.product((self.rows.of(*side), *inputs, *outputs), stored(*weight))
+            }
+            Op::LinearWeight { side, inputs, outputs, write, in_out, .. } => {
+                let (m, n) = if *in_out { (*inputs, *outputs) } else { (*outputs, *inputs) };
+                self.gradient((m, n, self.rows.of(*side)), *write)
+            }
+            Op::Loss { weight, grad, chunk, width, vocab, .. } => {
+                self.loss(*weight, grad, true, (*chunk, *width, *vocab))
+            }
+            Op::LossOnly { weight, chunk, width, vocab, .. } => {
+                self.loss(*weight, &None, false, (*chunk, *width, *vocab))
+            }
+            Op::Logits { weight, width, vocab, .. } => self.product((self.rows.beam, *vocab, *width), stored(*weight)),
+            Op::Attention { shape, drop, .. } => self.attention(shape, 2, drop.is_some()),
+            Op::AttentionBackward { shape, drop, .. } => self.attention(shape, 5, drop.is_some()),
+            Op::Norm { side, width, drop, .. } | Op::NormApply { side, width, drop, .. } => {
+                drawn(moved(*side, *width, 2), drop.is_some(), *side, *width)
+            }
+            Op::Embed { side, width, drop, .. } => drawn(moved(*side, *width, 2), drop.is_some(), *side, *width),
+            Op::EmbedBackward { side, width, drop, .. } => {
+                drawn(moved(*side, *width, 3), drop.is_some(), *side, *width)
+            }
+            Op::Residual { side, width, drop, .. } => drawn(moved(*side, *width, 3), drop.is_some(), *side, *width),
+            Op::NormBackward { side, width, .. } => moved(*side, *width, 4),
+            Op::Drop { side, width, .. } => drawn(moved(*side, *width, 2), true, *side, *width),
+            Op::Copy { side, width, .. } | Op::ColumnSum { side, width, .. } => moved(*side, *width, 2),
+            Op::Relu { side, width, drop, .. } => drawn(moved(*side, *width, 2), drop.is_some(), *side, *width),
+            Op::ReluBackward { side, width, .. } => moved(*side, *width, 3),
+            Op::Gelu { side, width, .. } => exponential(moved(*side, *width, 2), *side, *width),
+            Op::GeluBackward { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width),
+            Op::GatedSilu { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width),
+            Op::GatedSiluBackward { side, width, .. } => exponential(moved(*side, *width, 5), *side, *width),
+            Op::GatedGelu { side, width, drop, .. } => {
+                drawn(exponential(moved(*side, *width, 3), *side, *width), drop.is_some(), *side, *width)
+            }
+            Op::GatedGeluBackward { side, width, drop, .. } => {
+                drawn(exponential(moved(*side, *width, 5), *side, *width), drop.is_some(), *side, *width)
+            }
+            Op::HeadNorm { side, heads, width, .. } | Op::Rope { side, heads, width, .. } => {
+                moved(*side, heads * width, 2)
+            }
+            Op::HeadNormBackward { side, heads, width, .. } => moved(*side, heads * width, 4),
+            Op::Update { param, state, .. } => {
+                // Weight and state are read and written, the gradient is read.
+                let n = self.store.params[*param].param.elements();
+                let state = state.iter().map(|id| self.store.tensors[id.0 as usize].words).sum::<usize>();
+                Work::call().with(Unit::Updates, (4 * (3 * n + 2 * state)) as f64)
+            }
+            Op::GradientNorm { gradients } => {
+                // One that was made on the way is still in the cache, or nearly.
+                let words = |id: &Id| self.store.tensors.get(id.0 as usize).map_or(0, |t| t.words);
+                Work::call().moved(gradients.iter().map(|id| words(id) * 4).sum::<usize>())
+            }
+            Op::BiasExpand { .. } | Op::BiasCollect { .. } | Op::RopeTable { .. } | Op::Zero { .. } => Work::call(),
+            Op::Part { .. }
+            | Op::Clip
+            | Op::DecodeStep { .. }
+            | Op::Hold { .. }
+            | Op::CacheAppend { .. }
+            | Op::AttentionStep { .. }
+            | Op::CrossStep { .. } => Work::default(),
         }
-        Op::Logits { width, vocab, .. } => Work::product(rows.beam, *vocab, *width, 0.0),
-        Op::Attention { shape, .. } | Op::AttentionBackward { shape, .. } => {
-            let products = if matches!(op, Op::Attention { .. }) { 2 } else { 5 };
-            let samples = rows.of(shape.queries) / shape.max_queries.max(1);
-            let seen = if shape.causal { (shape.max_keys + 64) / 2 } else { shape.max_keys };
-            let seen = seen.min(shape.window.unwrap_or(usize::MAX)).min(shape.max_keys);
-            let scores = samples * shape.heads * shape.max_queries * seen;
-            let mut total = Work::product(shape.max_queries, products * seen, shape.d_kv, 0.0);
-            total.flops *= (samples * shape.heads) as f64;
-            total.weighted_flops *= (samples * shape.heads) as f64;
-            total.bytes = (scores * 8) as f64;
-            total
-        }
-        Op::Norm { side, width, .. } | Op::NormApply { side, width, .. } | Op::Embed { side, width, .. } => {
-            moved(*side, *width, 2)
-        }
-        Op::Residual { side, width, .. } | Op::NormBackward { side, width, .. } => moved(*side, *width, 4),
-        Op::Drop { side, width, .. }
-        | Op::Copy { side, width, .. }
-        | Op::Gelu { side, width, .. }
-        | Op::EmbedBackward { side, width, .. }
-        | Op::Relu { side, width, .. } => moved(*side, *width, 2),
-        Op::ReluBackward { side, width, .. } | Op::GeluBackward { side, width, .. } => moved(*side, *width, 3),
-        Op::GatedGelu { side, width, .. } | Op::GatedSilu { side, width, .. } => moved(*side, *width, 3),
-        Op::GatedGeluBackward { side, width, .. } | Op::GatedSiluBackward { side, width, .. } => {
-            moved(*side, *width, 5)
-        }
-        Op::ColumnSum { side, width, .. } => moved(*side, *width, 1),
-        Op::HeadNorm { side, heads, width, .. } | Op::Rope { side, heads, width, .. } => moved(*side, heads * width, 2),
-        Op::HeadNormBackward { side, heads, width, .. } => moved(*side, heads * width, 4),
-        Op::Update { param, state, .. } => {
-            let words = store.params[*param].param.elements()
-                + state.iter().map(|id| store.tensors[id.0 as usize].words).sum::<usize>();
-            Work::bytes((words * 3 * 4) as f64)
-        }
-        Op::GradientNorm { gradients } => {
-            // One that was made on the way is still in the cache, or nearly.
-            let words = |id: &Id| store.tensors.get(id.0 as usize).map_or(0, |t| t.words);
-            Work::bytes(gradients.iter().map(|id| words(id) * 4).sum::<usize>() as f64)
-        }
-        Op::Part { .. }
-        | Op::Clip
-        | Op::RopeTable { .. }
-        | Op::DecodeStep { .. }
-        | Op::BiasExpand { .. }
-        | Op::BiasCollect { .. }
-        | Op::Zero { .. }
-        | Op::Hold { .. }
-        | Op::CacheAppend { .. }
-        | Op::AttentionStep { .. }
-        | Op::CrossStep { .. } => Work::default(),
     }
 }

@@ -3,6 +3,7 @@
 //! Largest first, each at the lowest offset that is free over its whole lifetime. The arena's size and the engine's
 //! addresses both come from here, so the number cannot drift from the deed.
 
+use crate::shelf::Shelf;
 use crate::tape::Tape;
 
 /// Elements that every offset is a multiple of: 64 bytes, a cache line.
@@ -45,32 +46,16 @@ pub fn place(tape: &Tape) -> Places {
     let mut order: Vec<usize> = (0..spans.len()).filter(|i| spans[*i].is_some()).collect();
     order.sort_by_key(|i| (std::cmp::Reverse(tape.tensors[*i].words), spans[*i], *i));
     let mut offsets = vec![0; spans.len()];
-    let mut placed: Vec<Held> = Vec::with_capacity(order.len());
+    let mut shelf = Shelf::new(tape.ops.len());
     let mut words = 0;
     for index in order {
         let (first, last) = spans[index].expect("only tensors with a lifetime are ordered");
         let need = aligned(tape.tensors[index].words);
-        let mut at = 0;
-        // `placed` is kept in order of offset, so the first gap that is wide enough is the lowest.
-        for held in placed.iter().filter(|h| h.first <= last && first <= h.last) {
-            if at + need <= held.start {
-                break;
-            }
-            at = at.max(held.end);
-        }
+        let at = shelf.put(first, last, need);
         offsets[index] = at;
         words = words.max(at + need);
-        let slot = placed.partition_point(|h| h.start < at);
-        placed.insert(slot, Held { start: at, end: at + need, first, last });
     }
     Places { offsets, words }
-}
-
-struct Held {
-    start: usize,
-    end: usize,
-    first: usize,
-    last: usize,
 }
 
 #[cfg(test)]
@@ -109,7 +94,37 @@ mod tests {
         assert_eq!(place(&tape).words, aligned(10));
     }
 
+    /// The lowest free offset by looking at everything that is placed.
+    fn plain(spans: &[(usize, usize, usize)]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..spans.len()).collect();
+        order.sort_by_key(|i| (std::cmp::Reverse(spans[*i].2), (spans[*i].0, spans[*i].1), *i));
+        let mut offsets = vec![0; spans.len()];
+        let mut placed: Vec<usize> = Vec::new();
+        for i in order {
+            let (first, last, words) = spans[i];
+            placed.sort_by_key(|j| offsets[*j]);
+            let mut at = 0;
+            for j in placed.iter().filter(|j| spans[**j].0 <= last && first <= spans[**j].1) {
+                if at + aligned(words) <= offsets[*j] {
+                    break;
+                }
+                at = at.max(offsets[*j] + aligned(spans[*j].2));
+            }
+            offsets[i] = at;
+            placed.push(i);
+        }
+        offsets
+    }
+
     proptest! {
+        #[test]
+        fn every_tensor_gets_the_lowest_free_offset(
+            spans in prop::collection::vec((0usize..3000, prop_oneof![0usize..20, 0usize..3000], 1usize..300), 1..120),
+        ) {
+            let spans: Vec<_> = spans.into_iter().map(|(a, long, w)| (a, (a + long).min(2999), w)).collect();
+            prop_assert_eq!(place(&toy(&spans)).offsets, plain(&spans));
+        }
+
         #[test]
         fn no_two_living_tensors_overlap(spans in prop::collection::vec((0usize..40, 0usize..40, 1usize..500), 1..60)) {
             let spans: Vec<_> = spans.into_iter().map(|(a, b, w)| (a.min(b), a.max(b), w)).collect();

@@ -57,7 +57,7 @@ pub struct Job {
     pub simd: Simd,
 }
 
-/// Other-result rungs that a plan may take where nothing with the same result fits; none unless the job says so.
+/// Changes of the result that the user allows where nothing with the same result fits; none unless said.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allow {
     /// Trained matrices in bf16, with stochastic rounding.
@@ -111,8 +111,16 @@ impl Job {
 
     /// The job of one training tape.
     pub(crate) fn tape_job<'a>(&'a self, store: &'a Store, choices: &Choices) -> TapeJob<'a> {
+        assert!(self.effective_batch.is_multiple_of(choices.micro_batch), "a micro-batch divides the effective batch");
         let parts = if choices.optimizer_in_backward { self.effective_batch / choices.micro_batch } else { 1 };
-        TapeJob { store, train: &self.train, shape: self.shape(choices.micro_batch), parts, clip: self.clip }
+        TapeJob {
+            store,
+            train: &self.train,
+            shape: self.shape(choices.micro_batch),
+            parts,
+            clip: self.clip,
+            marked: false,
+        }
     }
 
     /// Samples that the loader fills in at a time.
@@ -137,6 +145,8 @@ pub(crate) struct TapeJob<'a> {
     pub parts: usize,
     /// Gradients are clipped by their global norm.
     pub clip: bool,
+    /// Every part is marked, the only one too.
+    pub marked: bool,
 }
 
 /// A tape with the place of each of its tensors.
@@ -266,6 +276,24 @@ pub(crate) fn op_workspace(op: &Op, job: &Job, store: &Store, rows: &MaxRows) ->
     op.workspace(rows, &Tiles::of(job.simd), job.threads, store)
 }
 
+/// Workspace of updates behind the backward pass.
+pub(crate) fn update_workspace(job: &Job, store: &Store) -> usize {
+    workspace(&family::update_tape(store), store, &rows_of(&job.shape(1)), job.simd, job.threads)
+}
+
+/// What is stored in another form than f32 is written through a stretch of it.
+pub(crate) fn other_forms_workspace(store: &Store) -> usize {
+    if store.tensors.iter().any(|t| t.dtype != Dtype::F32) { LOAD_WORDS } else { 0 }
+}
+
+/// Words and workspace that generation needs at the least: for a single prompt.
+pub(crate) fn generation_floor(job: &Job, store: &Store, eval: EvalJob) -> (usize, usize) {
+    let shape = GenerateShape { prompts: 1, beams: eval.beams, source_len: job.source_len, max_new: eval.max_new };
+    let tape_job = TapeJob { store, train: &job.train, shape: job.shape(1), parts: 1, clip: false, marked: false };
+    let placed = place_generation(&job.spec, &tape_job, shape).placed;
+    (placed.places.words, workspace(&placed.tape, store, &placed.rows, job.simd, job.threads))
+}
+
 /// What outlives a step of a job: without gradients where each is used up on the way.
 pub(crate) fn store_of(job: &Job, optimizer_in_backward: bool) -> Store {
     store(&job.spec, &job.train, &job.storage, Some(&job.optimizer), !optimizer_in_backward)
@@ -298,10 +326,7 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
         transient = transient.max(generation.placed.places.words);
         work = work.max(space(&generation.placed.tape, &generation.placed.rows));
     }
-    // What is stored in another form than f32 is written through a stretch of it.
-    if store.tensors.iter().any(|t| t.dtype != Dtype::F32) {
-        work = work.max(LOAD_WORDS);
-    }
+    work = work.max(other_forms_workspace(&store));
     let (store_offsets, store_words) = store_places(&store);
     let parts = ArenaParts {
         store: store_words,
@@ -386,7 +411,7 @@ pub fn compile_inference(job: &InferenceJob) -> Program {
     let store = store(spec, train, storage, None, false);
     let (mut transient, mut work) = (0, LOAD_WORDS);
     let staged = eval.map_or(BatchShape { samples: 1, source_len: 1, target_len: 1, documents: 1 }, |(shape, _)| shape);
-    let tape_job = TapeJob { store: &store, train, shape: staged, parts: 1, clip: false };
+    let tape_job = TapeJob { store: &store, train, shape: staged, parts: 1, clip: false, marked: false };
     let eval = eval.map(|(shape, chunk)| {
         let tape = family::eval_tape(spec, &tape_job, chunk);
         Placed { places: place(&tape), tape, rows: rows_of(&shape) }

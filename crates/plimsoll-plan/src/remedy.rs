@@ -7,6 +7,7 @@ use crate::choose::{Pins, Plan, Terms};
 use crate::footprint::{self, DiskFacts};
 use crate::program::Job;
 use crate::search::Search;
+use crate::spec::ModelSpec;
 use crate::train::OptimizerSpec;
 
 /// A change that would make the job fit; the planner tried it.
@@ -23,8 +24,10 @@ const SPARE: Bytes = Bytes::mib(1);
 
 /// RAM that a job would need if it fits.
 fn fits(job: &Job, terms: &Terms) -> Option<Bytes> {
-    let found = Search::new(job, terms, terms.held.unwrap_or(terms.pins)).within(terms.ram.saturating_sub(SPARE))?;
-    (footprint::disk(&found.program, &terms.disk_facts, terms.disk).peak <= terms.disk).then_some(found.ram.peak)
+    let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
+    let found = search.within(terms.ram.saturating_sub(SPARE))?;
+    let disk = footprint::disk(&search.place(found.choices).program, &terms.disk_facts, terms.disk);
+    (disk.peak <= terms.disk).then_some(found.peak)
 }
 
 /// Changes that would make the job fit, each tried.
@@ -77,7 +80,11 @@ pub(crate) fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
     while source > 8 || target > 8 {
         (source, target) = ((source / 2).max(8.min(source)), (target / 2).max(8.min(target)));
         let shorter = Job { source_len: source, target_len: target, ..job.clone() };
-        if offer(format!("max_len source {source}, target {target} (another result)"), &shorter, terms) {
+        let lengths = match job.spec {
+            ModelSpec::T5(_) => format!("source {source}, target {target}"),
+            ModelSpec::Decoder(_) => format!("tokens {source}"),
+        };
+        if offer(format!("max_len {lengths} (another result)"), &shorter, terms) {
             break;
         }
     }

@@ -1,25 +1,35 @@
-//! The search: candidates, each a full set of same-result choices, judged by the tape that the engine would run.
+//! The search: candidates, each a full set of same-result choices, all of them judged by outlines of the tapes that the
+//! engine would run.
 //!
-//! A candidate is first judged without placing, by a lower bound; the placement has the last word. Outlines of tapes are
-//! kept for the length of a search: T5-base is planned, its smallest plan included, in 20 to 30 ms
-//! (`planning_t5_base_is_timed` of the binary's contract tests; on busy cores).
+//! A candidate's size is a lower bound until it is placed; the placement has the last word. Only those are placed that
+//! the decision rests on: the fastest that fits, the smallest near it, the smallest of all.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use plimsoll_machine::Bytes;
 
 use crate::choices::Choices;
 use crate::choose::{Pins, Terms};
-use crate::cost::Work;
+use crate::cost::{Scale, Work};
+use crate::evaluated::Evaluation;
+use crate::family;
 use crate::footprint::{self, Beside, Footprint};
-use crate::outline::Outline;
-use crate::program::{Job, Program, compile, store_of};
+use crate::outline::{Judged, Outline};
+use crate::program::{Job, Program, compile, other_forms_workspace, rows_of, store_of, update_workspace};
 use crate::snapshot::snapshot_bytes;
 use crate::tape::Store;
+use crate::tiles::Tiles;
+use crate::uniform::Way;
 
 /// Slack against the fastest plan that is traded for memory.
-const SLACK: f64 = 1.03;
+pub(crate) const SLACK: f64 = 1.03;
+/// Rows of logits that are tried.
+const CHUNKS: [usize; 7] = [2048, 1024, 512, 256, 128, 64, 32];
+/// A loader that is not twice ahead is waited for now and then: more than the slack, so that it is never chosen for its
+/// size alone.
+const WAITED: f64 = 1.04;
 
 /// One candidate with its lower bound of RAM and its time.
 #[derive(Clone, Copy)]
@@ -37,16 +47,25 @@ pub(crate) struct Found {
     pub snapshot: bool,
 }
 
-/// The smallest candidate, and what it needs.
+/// A candidate whose RAM is known from its placement.
 #[derive(Clone, Copy)]
-pub(crate) struct Least {
+pub(crate) struct Sized {
     pub choices: Choices,
     pub peak: Bytes,
+    pub seconds: f64,
 }
 
 /// Loader threads that keep twice ahead of what the engine eats; one at least, and no more than the cores.
 pub fn loader_threads(tokens_per_second: f64, rate_of_one: f64, cores: usize) -> usize {
     ((2.0 * tokens_per_second / rate_of_one.max(1.0)).ceil() as usize).clamp(1, cores.max(1))
+}
+
+/// Stores and tapes of one way to update.
+struct Updating {
+    store: Store,
+    way: Way,
+    /// The update's work, where it is apart.
+    update: Work,
 }
 
 /// A search over one job's choices.
@@ -55,47 +74,106 @@ pub(crate) struct Search<'a> {
     pub terms: &'a Terms<'a>,
     /// What is held fixed.
     pins: Pins,
-    /// Threads of the loader.
-    loader_threads: usize,
-    /// With gradients, and without.
-    stores: [OnceCell<Store>; 2],
-    /// By micro-batch, recompute, and whether the update is in the backward pass.
-    outlines: RefCell<HashMap<(usize, usize, bool), Outline>>,
+    /// Gradients kept, and not.
+    updating: [OnceCell<Updating>; 2],
+    evaluation: OnceCell<Option<Evaluation>>,
+    /// By micro-batch, and whether the update is in the backward pass.
+    outlines: RefCell<HashMap<(usize, bool), Rc<Outline>>>,
+    candidates: OnceCell<Vec<Candidate>>,
+    /// What placing came to.
+    sizes: RefCell<HashMap<Choices, Bytes>>,
+    /// The one placed last: it is often the one that is asked for.
+    last: Cell<Option<Found>>,
 }
 
 impl<'a> Search<'a> {
     pub fn new(job: &'a Job, terms: &'a Terms<'a>, pins: Pins) -> Search<'a> {
-        let (stores, outlines) = (Default::default(), RefCell::default());
-        let mut search = Search { job, terms, pins, loader_threads: 1, stores, outlines };
-        search.loader_threads = pins.loader_threads.unwrap_or_else(|| {
-            let seconds = search.work(&search.smallest()).seconds(&terms.rates);
-            let tokens = (job.effective_batch * (job.source_len + job.target_len)) as f64;
-            loader_threads(tokens / seconds, terms.loader_rate, job.threads)
-        });
-        search
+        Search {
+            job,
+            terms,
+            pins,
+            updating: Default::default(),
+            evaluation: OnceCell::new(),
+            outlines: RefCell::default(),
+            candidates: OnceCell::new(),
+            sizes: RefCell::default(),
+            last: Cell::new(None),
+        }
     }
 
-    fn outlined<R>(&self, choices: &Choices, read: impl FnOnce(&Outline, &Store) -> R) -> R {
-        let in_backward = choices.optimizer_in_backward;
-        let store = self.stores[usize::from(in_backward)].get_or_init(|| store_of(self.job, in_backward));
-        let mut outlines = self.outlines.borrow_mut();
-        let key = (choices.micro_batch, choices.recompute, in_backward);
-        read(outlines.entry(key).or_insert_with(|| Outline::of(self.job, store, choices)), store)
+    fn updating(&self, in_backward: bool) -> &Updating {
+        self.updating[usize::from(in_backward)].get_or_init(|| {
+            let (job, store) = (self.job, store_of(self.job, in_backward));
+            let tiles = Tiles::of(job.simd);
+            let (mut workspace, mut update) = (other_forms_workspace(&store), Work::default());
+            if !in_backward {
+                let scale = Scale { store: &store, rows: rows_of(&job.shape(1)), tiles };
+                family::update_tape(&store).ops.iter().for_each(|op| update += scale.work(op));
+                workspace = workspace.max(update_workspace(job, &store));
+            }
+            Updating { way: Way::new(in_backward, tiles, workspace), store, update }
+        })
+    }
+
+    pub fn outline(&self, choices: &Choices) -> Rc<Outline> {
+        let key = (choices.micro_batch, choices.optimizer_in_backward);
+        if let Some(outline) = self.outlines.borrow().get(&key) {
+            return outline.clone();
+        }
+        let Updating { store, way, update } = self.updating(choices.optimizer_in_backward);
+        let eval = self.evaluation.get_or_init(|| Evaluation::of(self.job));
+        let eval = eval.as_ref().map(|e| e.at(self.job, choices.micro_batch));
+        let outline = Rc::new(Outline::of(self.job, store, way, choices, *update, eval));
+        self.outlines.borrow_mut().insert(key, outline.clone());
+        outline
+    }
+
+    fn scale(&self, choices: &Choices) -> Scale<'_> {
+        let Updating { store, way, .. } = self.updating(choices.optimizer_in_backward);
+        Scale { store, rows: way.rows(self.job, choices.micro_batch), tiles: way.tiles }
     }
 
     /// Work of one update.
     pub fn work(&self, choices: &Choices) -> Work {
-        let accumulation = self.job.effective_batch / choices.micro_batch;
-        self.outlined(choices, |outline, store| outline.work(store, choices.loss_chunk, accumulation))
+        let outline = self.outline(choices);
+        outline.work(&outline.judge(choices), &self.scale(choices), choices.loss_chunk)
     }
 
+    /// One candidate by itself.
     pub fn judge(&self, choices: Choices) -> Candidate {
-        let (words, beside) = self.outlined(&choices, |outline, store| {
-            (outline.least(self.job, store, choices.loss_chunk), self.beside(&choices, store, self.snapshot_held()))
-        });
-        let seconds = self.work(&choices).seconds(&self.terms.rates);
+        let outline = self.outline(&choices);
+        let judged = outline.judge(&choices);
+        self.weigh(&outline, &judged, choices)
+    }
+
+    fn weigh(&self, outline: &Outline, judged: &Judged, choices: Choices) -> Candidate {
+        let scale = self.scale(&choices);
+        let words = outline.least(judged, self.job, &scale, choices.loss_chunk);
+        let beside = self.beside(&choices, scale.store, self.snapshot_held());
         let least = footprint::ram_total(Bytes(words as u64 * 4), &beside, self.job.threads, &self.terms.overheads);
-        Candidate { choices, least, seconds }
+        let compute = outline.work(judged, &scale, choices.loss_chunk).seconds(&self.terms.rates);
+        Candidate { choices, least, seconds: self.with_loading(compute, choices.loader_threads) }
+    }
+
+    /// Seconds of an update with the waits for this many loader threads.
+    fn with_loading(&self, compute: f64, threads: usize) -> f64 {
+        if threads >= self.wanted_threads(compute) {
+            return compute;
+        }
+        let load = self.tokens() / (self.terms.loader_rate.max(1.0) * threads as f64);
+        compute.max(load) * WAITED
+    }
+
+    /// Tokens of one update with full lengths.
+    pub fn tokens(&self) -> f64 {
+        let job = self.job;
+        let each = if job.spec.decoder().is_some() { job.source_len } else { job.source_len + job.target_len };
+        (job.effective_batch * each) as f64
+    }
+
+    fn wanted_threads(&self, compute: f64) -> usize {
+        let wanted = || loader_threads(self.tokens() / compute, self.terms.loader_rate, self.job.threads);
+        self.pins.loader_threads.unwrap_or_else(wanted)
     }
 
     fn beside(&self, choices: &Choices, store: &Store, snapshot: bool) -> Beside {
@@ -122,86 +200,104 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Every combination but recompute, which is searched.
-    pub fn frames(&self) -> Vec<Choices> {
-        let pins = &self.pins;
-        let mut frames = Vec::new();
-        for micro_batch in self.micro_batches() {
-            let rows = micro_batch * self.job.target_len;
-            let mut chunks: Vec<usize> = match pins.loss_chunk {
-                Some(n) => vec![n.min(rows)],
-                None => [2048, 1024, 512, 256, 128, 64, 32].iter().map(|c: &usize| rows.min(*c)).collect(),
-            };
-            chunks.dedup();
-            let may = self.job.may_update_in_backward(micro_batch);
-            let ways: Vec<bool> = match pins.optimizer_in_backward {
-                Some(on) => vec![on && may],
-                None if may => vec![true, false],
-                None => vec![false],
-            };
-            for loss_chunk in &chunks {
-                for optimizer_in_backward in &ways {
-                    frames.push(Choices {
+    /// Ways to update that the pins leave: in the backward pass, or behind it.
+    fn ways(&self, micro_batch: usize) -> Vec<bool> {
+        let may = self.job.may_update_in_backward(micro_batch);
+        match self.pins.optimizer_in_backward {
+            Some(on) => vec![on && may],
+            None if may => vec![true, false],
+            None => vec![false],
+        }
+    }
+
+    /// Rungs of recompute that the pins leave.
+    fn rungs(&self, frame: Choices) -> Vec<Choices> {
+        match (self.pins.recompute, self.pins.recompute_attention) {
+            (None, None) => (0..=2 * self.blocks()).map(|level| frame.on_rung(level, self.blocks())).collect(),
+            (recompute, attention) => {
+                let recompute = recompute.unwrap_or(0).min(self.blocks());
+                let recompute_attention = attention.unwrap_or(0).min(self.blocks() - recompute);
+                vec![Choices { recompute, recompute_attention, ..frame }]
+            }
+        }
+    }
+
+    /// Every candidate that the pins leave.
+    pub fn candidates(&self) -> &[Candidate] {
+        self.candidates.get_or_init(|| {
+            let mut list = Vec::new();
+            for micro_batch in self.micro_batches() {
+                let rows = micro_batch * self.job.target_len;
+                let mut chunks: Vec<usize> = match self.pins.loss_chunk {
+                    Some(n) => vec![n.min(rows)],
+                    None => CHUNKS.iter().map(|c: &usize| rows.min(*c)).collect(),
+                };
+                chunks.dedup();
+                for optimizer_in_backward in self.ways(micro_batch) {
+                    let frame = Choices {
                         micro_batch,
-                        recompute: pins.recompute.unwrap_or(0),
+                        recompute: 0,
                         recompute_attention: 0,
-                        loss_chunk: *loss_chunk,
-                        optimizer_in_backward: *optimizer_in_backward,
-                        loader_threads: self.loader_threads,
-                    });
+                        loss_chunk: chunks[0],
+                        optimizer_in_backward,
+                        loader_threads: 1,
+                    };
+                    let outline = self.outline(&frame);
+                    for rung in self.rungs(frame) {
+                        let judged = outline.judge(&rung);
+                        for loss_chunk in &chunks {
+                            self.with_loaders(
+                                &outline,
+                                &judged,
+                                Choices { loss_chunk: *loss_chunk, ..rung },
+                                &mut list,
+                            );
+                        }
+                    }
                 }
             }
-        }
-        frames
+            list
+        })
     }
 
-    /// The least recompute with which a frame's lower bound fits.
-    fn least_that_fits(&self, frame: Choices, ram: Bytes) -> Option<Candidate> {
-        let fits = |c: &Candidate| c.least <= ram;
-        let none = self.judge(frame);
-        if fits(&none) {
-            return Some(none);
+    /// A candidate with as many loader threads as it wants, and with one.
+    fn with_loaders(&self, outline: &Outline, judged: &Judged, choices: Choices, list: &mut Vec<Candidate>) {
+        let compute = outline.work(judged, &self.scale(&choices), choices.loss_chunk).seconds(&self.terms.rates);
+        let wanted = self.wanted_threads(compute);
+        list.push(self.weigh(outline, judged, Choices { loader_threads: wanted, ..choices }));
+        if wanted > 1 && self.pins.loader_threads.is_none() {
+            list.push(self.weigh(outline, judged, Choices { loader_threads: 1, ..choices }));
         }
-        if self.pins.recompute.is_some() {
-            return None;
-        }
-        let all = self.judge(Choices { recompute: self.blocks(), ..frame });
-        if !fits(&all) {
-            return None;
-        }
-        let (mut low, mut high, mut best) = (0, self.blocks(), all);
-        while high - low > 1 {
-            let middle = self.judge(Choices { recompute: (low + high) / 2, ..frame });
-            if fits(&middle) {
-                (high, best) = (middle.choices.recompute, middle);
-            } else {
-                low = middle.choices.recompute;
-            }
-        }
-        Some(best)
     }
 
-    /// The most recompute that stays within `limit` seconds: less memory for time that we are willing to give.
-    fn most_within(&self, from: Candidate, limit: f64) -> Candidate {
-        if self.pins.recompute.is_some() || from.choices.recompute >= self.blocks() {
-            return from;
-        }
-        let next = self.judge(Choices { recompute: from.choices.recompute + 1, ..from.choices });
-        let each = next.seconds - from.seconds;
-        if each <= 0.0 || from.seconds + each > limit {
-            return from;
-        }
-        let more = ((limit - from.seconds) / each) as usize;
-        let target = (from.choices.recompute + more).min(self.blocks());
-        let most = self.judge(Choices { recompute: target, ..from.choices });
-        if most.seconds <= limit && most.least < from.least { most } else { from }
+    /// What a candidate needs, as far as it is known.
+    fn size(&self, candidate: &Candidate) -> Bytes {
+        self.sizes.borrow().get(&candidate.choices).copied().unwrap_or(candidate.least)
     }
 
+    /// Places a candidate unless it was: its size, and whether that was known.
+    fn sized(&self, candidate: &Candidate) -> (Sized, bool) {
+        let Candidate { choices, seconds, .. } = *candidate;
+        let known = self.sizes.borrow().get(&choices).copied();
+        let peak = known.unwrap_or_else(|| {
+            let found = self.place(choices);
+            let peak = found.ram.peak;
+            self.last.set(Some(found));
+            peak
+        });
+        (Sized { choices, peak, seconds }, known.is_some() || peak == candidate.least)
+    }
+
+    /// The program of a candidate.
     pub fn place(&self, choices: Choices) -> Found {
-        let program = compile(self.job, &choices);
-        let snapshot = self.snapshot_held();
-        let ram = self.ram(&choices, &program, snapshot);
-        Found { choices, program, ram, snapshot }
+        let last = self.last.take().filter(|found| found.choices == choices);
+        last.unwrap_or_else(|| {
+            let program = compile(self.job, &choices);
+            let snapshot = self.snapshot_held();
+            let ram = self.ram(&choices, &program, snapshot);
+            self.sizes.borrow_mut().insert(choices, ram.peak);
+            Found { choices, program, ram, snapshot }
+        })
     }
 
     fn ram(&self, choices: &Choices, program: &Program, snapshot: bool) -> Footprint {
@@ -218,57 +314,51 @@ impl<'a> Search<'a> {
         if ram.peak <= self.terms.ram { Found { ram, snapshot: true, ..found } } else { found }
     }
 
-    /// The smallest plan within `SLACK` of the fastest that needs no more than `ram`.
-    pub fn within(&self, ram: Bytes) -> Option<Found> {
-        let fitting: Vec<Candidate> = self.frames().into_iter().filter_map(|f| self.least_that_fits(f, ram)).collect();
-        let fastest = fitting.iter().map(|c| c.seconds).fold(f64::INFINITY, f64::min);
-        let limit = fastest * SLACK;
-        let quick = fitting.iter().filter(|c| c.seconds <= limit);
-        let mut ranked: Vec<Candidate> = quick.map(|c| self.most_within(*c, limit)).collect();
-        ranked.sort_by(|a, b| a.least.cmp(&b.least).then(a.seconds.total_cmp(&b.seconds)));
-        let mut rest: Vec<Candidate> = fitting.iter().filter(|c| c.seconds > limit).copied().collect();
-        rest.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        for candidate in ranked.into_iter().chain(rest) {
-            // Placement can need a little more than its lower bound: then a little more is computed again.
-            let from = candidate.choices.recompute;
-            let most = if self.pins.recompute.is_some() { from } else { self.blocks().min(from + 2) };
-            for recompute in from..=most {
-                let found = self.place(Choices { recompute, ..candidate.choices });
-                if found.ram.peak <= ram {
-                    return Some(found);
+    /// The one that is least by a measure among those that a test lets pass, placed. A size that placing corrects may let
+    /// another one win.
+    fn settle<K: PartialOrd>(
+        &self,
+        pass: impl Fn(Bytes, f64) -> bool,
+        measure: impl Fn(Bytes, f64) -> K,
+    ) -> Option<Sized> {
+        loop {
+            let mut best: Option<(K, Candidate)> = None;
+            for candidate in self.candidates() {
+                let size = self.size(candidate);
+                if !pass(size, candidate.seconds) {
+                    continue;
+                }
+                let key = measure(size, candidate.seconds);
+                if best.as_ref().is_none_or(|(least, _)| key < *least) {
+                    best = Some((key, *candidate));
                 }
             }
-        }
-        Some(self.place(self.smallest())).filter(|found| found.ram.peak <= ram)
-    }
-
-    /// The plan below which nothing is found: one byte less than it needs is too little. No program is kept meanwhile.
-    pub fn least(&self) -> Least {
-        let of = |found: Found| Least { choices: found.choices, peak: found.ram.peak };
-        let mut least = of(self.place(self.smallest()));
-        while let Some(smaller) = self.within(Bytes(least.peak.0 - 1)).map(of) {
-            least = smaller;
-        }
-        least
-    }
-
-    /// The choices that should need the least memory, as far as they are free.
-    fn smallest(&self) -> Choices {
-        let pins = &self.pins;
-        // A whole batch whose gradients never exist together can be smaller than one sample whose gradients are kept.
-        let of = |micro_batch: usize| {
-            let may = self.job.may_update_in_backward(micro_batch);
-            Choices {
-                micro_batch,
-                recompute: pins.recompute.unwrap_or(self.blocks()),
-                recompute_attention: 0,
-                loss_chunk: pins.loss_chunk.unwrap_or(32).min(micro_batch * self.job.target_len),
-                optimizer_in_backward: pins.optimizer_in_backward.unwrap_or(may) && may,
-                loader_threads: self.loader_threads,
+            let (sized, final_size) = self.sized(&best?.1);
+            if final_size {
+                return Some(sized);
             }
-        };
-        let sizes = self.micro_batches();
-        let ends = [sizes[sizes.len() - 1], sizes[0]];
-        ends.into_iter().map(of).min_by_key(|c| self.judge(*c).least).expect("there is at least one size")
+        }
+    }
+
+    /// The smallest plan within `SLACK` of the fastest that needs no more than `ram`.
+    pub fn within(&self, ram: Bytes) -> Option<Sized> {
+        let fastest = self.settle(|size, _| size <= ram, |size, seconds| (seconds, size))?;
+        let limit = fastest.seconds * SLACK;
+        self.settle(|size, seconds| size <= ram && seconds <= limit, |size, seconds| (size, seconds))
+    }
+
+    /// The plan below which nothing is found: one byte less than it needs is too little.
+    pub fn least(&self) -> Sized {
+        self.settle(|_, _| true, |size, seconds| (size, seconds)).expect("there is at least one candidate")
+    }
+
+    /// The fastest plan without a budget; the smallest of them.
+    pub fn fastest(&self) -> Sized {
+        self.settle(|_, _| true, |size, seconds| (seconds, size)).expect("there is at least one candidate")
+    }
+
+    /// The smallest plan that needs more than `ram` and is faster by more than the slack.
+    pub fn next_faster(&self, ram: Bytes, seconds: f64) -> Option<Sized> {
+        self.settle(|size, s| size > ram && s * SLACK < seconds, |size, s| (size, s))
     }
 }

@@ -10,17 +10,28 @@ use crate::footprint::Footprint;
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.choices;
+        let lengths = match self.one_side {
+            true => format!("samples of {} tokens", self.source_len),
+            false => format!("source {}, target {} tokens", self.source_len, self.target_len),
+        };
         writeln!(
             f,
-            "effective batch {} = micro-batch {} x accumulation {}; source {}, target {} tokens",
-            self.effective_batch, self.micro_batch, self.accumulation, self.source_len, self.target_len
+            "effective batch {} = micro-batch {} x accumulation {}; {lengths}",
+            self.effective_batch, self.micro_batch, self.accumulation
         )?;
         let update = if c.optimizer_in_backward { "in" } else { "after" };
+        let attention = match c.recompute_attention {
+            0 => String::new(),
+            n => format!(", attention of {n} more"),
+        };
         writeln!(
             f,
-            "recompute {} of {} blocks; loss {} rows at a time; update {update} the backward pass; {} compute and {} loader threads",
+            "recompute {} of {} blocks{attention}; loss {} rows at a time; update {update} the backward pass; {} compute and {} loader threads",
             c.recompute, self.blocks, c.loss_chunk, self.threads, c.loader_threads
         )?;
+        for rung in &self.rungs {
+            writeln!(f, "another result, as allowed: {rung}")?;
+        }
         let saves = if self.snapshot {
             "checkpoints are written in the background, from a snapshot"
         } else {
@@ -43,6 +54,10 @@ impl fmt::Display for Plan {
                 Bytes(cut.saved.unsigned_abs()),
                 cut.slower_percent
             )?;
+        }
+        if let Some(next) = &self.next_faster {
+            let quicker = (1.0 - next.seconds_per_update / self.seconds_per_update) * 100.0;
+            writeln!(f, "\nwith {} more RAM, {quicker:.0} % less time: {}", next.lacks, next.change)?;
         }
         writeln!(f)?;
         match self.verdict {

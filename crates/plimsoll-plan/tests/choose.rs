@@ -75,7 +75,10 @@ fn what_cannot_fit_is_refused_with_remedies_that_are_true() {
     assert!(plan.would_fit[0].change.contains("RAM budget"));
     let enough = choose(&job, &terms(plan.would_fit[0].ram_peak, Pins::default())).plan;
     assert_eq!(enough.verdict, Verdict::Fits);
-    let less = choose(&job, &terms(plan.would_fit[0].ram_peak - Bytes(1), Pins::default())).plan;
+    assert!(plan.would_fit[0].ram_peak >= plan.ram.peak);
+    let smallest = choose(&job, &terms(plan.ram.peak, Pins::default())).plan;
+    assert_eq!((smallest.verdict, smallest.ram.peak), (Verdict::Fits, plan.ram.peak));
+    let less = choose(&job, &terms(plan.ram.peak - Bytes(1), Pins::default())).plan;
     assert_eq!(less.verdict, Verdict::TooBig);
     for remedy in &plan.would_fit[1..] {
         assert!(remedy.ram_peak <= ram, "{remedy:?}");
@@ -137,6 +140,7 @@ fn pins_are_kept() {
     let pins = Pins {
         micro_batch: Some(2),
         recompute: Some(5),
+        recompute_attention: None,
         loss_chunk: Some(48),
         optimizer_in_backward: Some(false),
         loader_threads: Some(3),
@@ -155,13 +159,21 @@ fn pins_are_kept() {
 }
 
 #[test]
-fn a_held_update_in_the_backward_pass_leaves_only_the_whole_batch() {
+fn a_held_update_in_the_backward_pass_is_kept_with_any_micro_batch() {
     let job = job(T5Spec::small(), 8, 64, OptimizerSpec::adamw(1e-3));
     let pins = Pins { optimizer_in_backward: Some(true), ..Pins::default() };
-    for ram in [Bytes::gib(8), Bytes::mib(1)] {
+    for (ram, micro_batch) in [(Bytes::gib(8), None), (Bytes::mib(1), Some(1))] {
         let choices = choose(&job, &terms(ram, pins)).plan.choices;
-        assert_eq!((choices.micro_batch, choices.optimizer_in_backward), (8, true), "{ram}");
+        assert!(choices.optimizer_in_backward, "{ram}");
+        assert!(micro_batch.is_none_or(|n| choices.micro_batch == n), "{ram}: {choices:?}");
     }
+}
+
+#[test]
+fn more_micro_batches_than_a_tape_holds_keep_their_gradients() {
+    let job = job(T5Spec::small(), 64, 8, OptimizerSpec::adamw(1e-3));
+    let pins = Pins { optimizer_in_backward: Some(true), micro_batch: Some(1), ..Pins::default() };
+    assert!(!choose(&job, &terms(Bytes::gib(8), pins)).plan.choices.optimizer_in_backward);
 }
 
 #[test]

@@ -17,6 +17,7 @@ const OFF: Pins = Pins { snapshot: Some(false), ..NONE };
 const NONE: Pins = Pins {
     micro_batch: None,
     recompute: None,
+    recompute_attention: None,
     loss_chunk: None,
     optimizer_in_backward: None,
     loader_threads: None,
@@ -47,7 +48,7 @@ fn peaks() -> (Bytes, Bytes) {
 
 #[test]
 fn a_snapshot_has_a_line_of_weights_state_and_a_stack() {
-    let Decision { plan, program } = choose(&job(), &terms(Bytes::gib(16), NONE));
+    let Decision { plan, program, .. } = choose(&job(), &terms(Bytes::gib(16), NONE));
     assert!(plan.snapshot);
     assert_eq!(line(&plan.ram, "snapshot"), Some(snapshot_bytes(&program.store) + STACK));
     assert_eq!(plan.ram.parts.iter().map(|p| p.bytes).sum::<Bytes>(), plan.ram.peak);
@@ -114,6 +115,7 @@ fn the_smallest_plan_keeps_the_users_pins_and_gives_up_what_an_earlier_plan_chos
     let held = Pins {
         micro_batch: Some(c.micro_batch),
         recompute: Some(c.recompute),
+        recompute_attention: Some(c.recompute_attention),
         loss_chunk: Some(c.loss_chunk),
         optimizer_in_backward: Some(c.optimizer_in_backward),
         loader_threads: Some(c.loader_threads),

@@ -40,6 +40,7 @@ pub(crate) fn micro_tape(spec: &DecoderSpec, job: &TapeJob, choices: &Choices) -
     let layers = Layers { spec, rope };
     let two_sweeps = choices.optimizer_in_backward && job.clip;
     let mut back = Backward::new(pass, if two_sweeps { Sweep::Measure } else { Sweep::Both });
+    back.marked = job.marked;
     let (table, head) = (back.pass.weight(spec.table_name()), back.pass.weight(spec.head_name()));
     let mut kept_gradients = Vec::new();
     let mut parts = Vec::new();

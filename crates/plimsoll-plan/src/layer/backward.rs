@@ -28,6 +28,8 @@ pub(crate) enum Sweep {
 pub(crate) struct Backward<'a> {
     pub pass: Pass<'a>,
     pub sweep: Sweep,
+    /// Every part is marked, the only one too: for outlines, which read a tape by its marks.
+    pub marked: bool,
     /// The part at work is the last that adds to gradients.
     pub last_part: bool,
     /// Gradients that live on this tape only, by weight.
@@ -38,7 +40,7 @@ pub(crate) struct Backward<'a> {
 
 impl<'a> Backward<'a> {
     pub fn new(pass: Pass<'a>, sweep: Sweep) -> Backward<'a> {
-        Backward { pass, sweep, last_part: true, transient: HashMap::new(), written: HashSet::new() }
+        Backward { pass, sweep, marked: false, last_part: true, transient: HashMap::new(), written: HashSet::new() }
     }
 
     /// The tape, without what nobody reads.
@@ -59,7 +61,7 @@ impl<'a> Backward<'a> {
     /// Begins part `nth` of `parts`.
     pub fn part(&mut self, nth: usize, parts: usize) {
         self.last_part = nth + 1 == parts;
-        if parts > 1 {
+        if parts > 1 || self.marked {
             self.push(Op::Part { nth });
         }
     }

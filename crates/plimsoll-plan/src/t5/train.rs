@@ -39,6 +39,7 @@ pub(crate) fn micro_tape(spec: &T5Spec, job: &TapeJob, choices: &Choices) -> Tap
     let biases = [layers.bias(&mut pass, Stack::Encoder), layers.bias(&mut pass, Stack::Decoder)];
     let two_sweeps = choices.optimizer_in_backward && job.clip;
     let mut back = Backward::new(pass, if two_sweeps { Sweep::Measure } else { Sweep::Both });
+    back.marked = job.marked;
     let (head, _) = layers.head();
     let (table, head) = (back.pass.weight("shared.weight"), back.pass.weight(head));
     let mut kept_gradients = Vec::new();

@@ -30,7 +30,7 @@ pub fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
             stack: STACK,
             mirror: Bytes::ZERO,
         },
-        rates: Rates { flops: 200e9, bandwidth: 20e9 },
+        rates: Rates::of(200e9, 20e9),
         loader_rate: 1e6,
         pins,
         held: None,

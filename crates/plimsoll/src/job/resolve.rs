@@ -18,6 +18,7 @@ use super::schedule::ScheduleTable;
 use super::{Job, MirrorTable, keys};
 use crate::args::{Init, JobFlags, Switch};
 use plimsoll_data::{Kind, Long};
+use plimsoll_plan::trained::TrainSpec;
 
 use crate::render::Fail;
 use crate::settings::{Mirror, Origin, Pins, RunLength, Settings};
@@ -51,6 +52,10 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     }
 
     let train = said.trained(&job, flags)?;
+    if init == Init::Random && matches!(train, TrainSpec::Lora(_)) {
+        let fact = "trains factors beside a base, and `model.init` = `random` has none";
+        return Err(said.refuse("model.train", fact).hint("give a folder with weights, or `train = \"all\"`"));
+    }
     let base = said.base(&job, flags, &train)?;
     let precision = said.precision(&job, flags)?;
     let allow = said.allowed(&job)?;

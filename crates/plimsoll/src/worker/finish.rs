@@ -1,5 +1,6 @@
 //! The end of a run that did all its steps: the last checkpoint, the model, the summary, and what to do next.
 
+use plimsoll_data::Kind;
 use plimsoll_machine::Bytes;
 use plimsoll_recover::atomic_write;
 use plimsoll_watch::{Event, SaveReason, Summary};
@@ -64,7 +65,12 @@ impl Run<'_> {
         let plan = &self.prepared.plan;
         let tally = &self.tally;
         // The plan counts full lengths; padding is no work.
-        let full_tokens = plan.effective_batch * (plan.source_len + plan.target_len);
+        let sides = if self.prepared.recipe.kind() == Kind::Pairs {
+            plan.source_len + plan.target_len
+        } else {
+            plan.source_len
+        };
+        let full_tokens = plan.effective_batch * sides;
         let flops = plan.flops_per_update * (tally.tokens as f64 / full_tokens.max(1) as f64);
         let mut more = std::collections::BTreeMap::new();
         more.insert("truncated_samples".to_string(), tally.truncated.into());
@@ -94,8 +100,13 @@ impl Prepared {
     fn example(&self) -> Option<String> {
         let sources = self.eval.as_ref().unwrap_or(&self.sources);
         let mut rows = plimsoll_data::RowTexts::new(sources.clone());
-        let (source, _) = rows.pair(0).ok()?;
-        Some(source.chars().take(EXAMPLE).collect())
+        let text = match self.recipe.kind() {
+            Kind::Chat => rows.conversation(0).ok()?.prompt.pop()?.content,
+            Kind::Pairs | Kind::Text => rows.pair(0).ok()?.0.to_string(),
+        };
+        // Of a text, the beginning is something to go on with.
+        let most = if self.recipe.kind() == Kind::Text { EXAMPLE / 4 } else { EXAMPLE };
+        Some(text.chars().take(most).collect())
     }
 }
 
