@@ -102,8 +102,8 @@ fn a_model_folder_that_lacks_something_is_refused_with_what_it_holds() {
     refused(&workshop, &[], 2, &["model` has no `tokenizer.json`; it holds `config.json`"]);
     fs_err::write(workshop.path("model/tokenizer.json"), "{\"version\": \"1.0\"}").unwrap();
     refused(&workshop, &[], 2, &["model/tokenizer.json` is not a readable tokenizer: "]);
-    fs_err::write(workshop.path("model/config.json"), "{\"model_type\": \"gpt2\"}").unwrap();
-    refused(&workshop, &[], 2, &["model/config.json`: key `model_type` must be ", "found `gpt2`"]);
+    fs_err::write(workshop.path("model/config.json"), "{\"model_type\": \"bert\"}").unwrap();
+    refused(&workshop, &[], 2, &["model/config.json`: key `model_type` must be ", "found `bert`"]);
 }
 
 #[test]

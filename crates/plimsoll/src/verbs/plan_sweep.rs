@@ -18,8 +18,7 @@ const SIZE: (u32, u32) = (900, 540);
 /// Sweeps and prints.
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     let settings = Settings::resolve(&args.job)?;
-    let (prepared, _, points) =
-        prepare_and(&settings, Supervisor::Later, Path::new("."), Bound::default(), |job, terms| sweep(job, terms))?;
+    let (prepared, _, points) = prepare_and(&settings, Supervisor::Later, Path::new("."), Bound::default(), sweep)?;
     prepared.remarks.iter().for_each(render::talk);
     if points.is_empty() {
         return Err(Fail::new(Exit::DoesNotFit, anyhow::anyhow!("the job runs under no budget at all")));
