@@ -32,10 +32,10 @@ use crate::settings::{RunLength, Settings};
 pub const PREFETCH: usize = 2;
 /// Stack that a thread touches, measured with deep tokenizers and every kernel.
 const STACK: Bytes = Bytes::kib(96);
-/// Of all that files are mapped into, a run touches less than this part after its start. Measured over three
-/// kinds of job (optimizers, recompute, saves, evaluation) of `examples/chat`: 0.34 to 0.36 in release builds, 0.29 to
-/// 0.30 in test builds; `tests/contract.rs` holds the sum. Such pages are clean: under pressure the kernel drops them.
-const CODE_SHARE: (u64, u64) = (9, 20);
+/// Of all that files are mapped into, a run touches less than this part after its start. Measured over runs of
+/// `examples/chat` and `examples/sft` (whole, LoRA, nf4, recompute, saves, evaluation), as the highest `RssFile` behind the
+/// first step: 0.33 to 0.36 in release builds, 0.28 to 0.31 in test builds; `tests/contract.rs` holds the sum. Such pages are clean: under pressure the kernel drops them.
+const CODE_SHARE: (u64, u64) = (2, 5);
 /// Rows that the loader's rate is measured on.
 const RATE_ROWS: u64 = 64;
 /// Passes over them: the first warms caches, the best counts.

@@ -1,12 +1,13 @@
 //! The contract: measured peak <= plan <= budget, held by the real binary for random jobs.
 //!
-//! Every job is planned and trained to its end, with an evaluation, a checkpoint and the final model, and watched from
-//! outside. Then it runs again inside a memory cgroup that holds exactly what was planned. The runs are made once and
-//! shared by the tests, one after the other: they measure memory, and the machine has few cores.
+//! Jobs are of every family and every way to train. Each is planned and trained to its end, with its evaluations,
+//! checkpoints and the final model, and watched from outside. Then it runs again inside a memory cgroup that holds exactly
+//! what was planned. The runs are made once and shared by the tests, one after the other: they measure memory, and the
+//! machine has few cores.
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_machine::Bytes;
@@ -35,9 +36,8 @@ struct Finished {
     plan: Value,
     summary: Value,
     seen: Seen,
-    /// The run's job.toml, and the folder that its paths begin with.
-    job_file: String,
-    dir: PathBuf,
+    /// The same in a cgroup that holds exactly its plan; none where no cgroup can be made.
+    confined: Option<Result<Box<Finished>, String>>,
 }
 
 impl Finished {
@@ -81,7 +81,7 @@ fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> 
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Trains a job to its end, with its own budget.
+/// Trains a job to its end, with its own budget; then again by the same plan, in a cgroup that holds exactly its peak.
 fn train(job: Job) -> Result<Finished, String> {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
@@ -99,23 +99,22 @@ fn train(job: Job) -> Result<Finished, String> {
     }
     let run = dir.join("run");
     let ended = plimsoll("train", &flags, &["--out", path(&run)], dir, None);
-    finish(job, dir, ended)
+    let mut first = finish(job, dir, ended)?;
+    first.confined = cgroups().is_ok().then(|| confined(&first, dir).map(Box::new));
+    Ok(first)
 }
 
-/// The same job by the same plan, in a cgroup that holds exactly its peak: a run that has a plan and no step yet.
-fn train_in_a_cgroup(first: &Finished) -> Result<Finished, String> {
-    let _turn = turn();
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    first.job.write(dir);
+/// The run in `dir` once more: as one that has a plan and no step yet, in a cgroup.
+fn confined(first: &Finished, dir: &Path) -> Result<Finished, String> {
     let peak = number(&first.plan, "/ram/peak");
     let budget = peak + MEASURED_ANEW;
     let run = dir.join("run");
+    let job = fs_err::read_to_string(run.join("job.toml")).unwrap();
+    fs_err::remove_dir_all(&run).unwrap();
     fs_err::create_dir(&run).unwrap();
     let mut plan = first.plan.clone();
     plan["ram"]["budget"] = budget.into();
     fs_err::write(run.join("plan.json"), plan.to_string()).unwrap();
-    let job = first.job_file.replace(path(&first.dir), path(dir));
     let without: Vec<&str> = job.lines().filter(|line| !line.starts_with("ram =")).collect();
     let table = format!("[budget]\nram = \"{budget}\"");
     let job = match without.contains(&"[budget]") {
@@ -128,6 +127,11 @@ fn train_in_a_cgroup(first: &Finished) -> Result<Finished, String> {
     finish(first.job.clone(), dir, ended)
 }
 
+/// Whether a memory cgroup can be made here.
+fn cgroups() -> Result<(), String> {
+    Cgroup::limited_to(MIB).map(drop)
+}
+
 /// What a run in `dir` left, where it ended well.
 fn finish(job: Job, dir: &Path, ended: Ended) -> Result<Finished, String> {
     claim(ended.code == Some(0), || {
@@ -138,9 +142,8 @@ fn finish(job: Job, dir: &Path, ended: Ended) -> Result<Finished, String> {
         claim(run.join(&made).exists(), || format!("job {}: there is no `{made}`", job.number))?;
     }
     let read = |file: &str| -> Value { serde_json::from_slice(&fs_err::read(run.join(file)).unwrap()).unwrap() };
-    let job_file = fs_err::read_to_string(run.join("job.toml")).unwrap();
     let (plan, summary) = (read("plan.json"), read("summary.json"));
-    Ok(Finished { plan, summary, seen: ended.seen, job_file, dir: dir.to_path_buf(), job })
+    Ok(Finished { plan, summary, seen: ended.seen, job, confined: None })
 }
 
 fn path(path: &Path) -> &str {
@@ -247,12 +250,12 @@ fn the_loaders_heap_stays_below_its_line() {
 
 #[test]
 fn every_job_completes_in_a_cgroup_that_holds_exactly_its_plan() {
-    if let Err(reason) = Cgroup::limited_to(MIB) {
+    if let Err(reason) = cgroups() {
         println!("skipped: a memory cgroup cannot be made here: {reason}");
         return;
     }
     all_hold(finished().into_iter().map(|run| {
-        let again = train_in_a_cgroup(run)?;
+        let again = run.confined.as_ref().expect("cgroups can be made").as_ref().map_err(String::clone)?;
         let same = again.plan["choices"] == run.plan["choices"];
         claim(same, || format!("job {}: {} became {}", run.job.number, run.plan["choices"], again.plan["choices"]))?;
         let (loss, loss_again) = (&run.summary["final_loss"], &again.summary["final_loss"]);

@@ -1,5 +1,6 @@
 //! A random job: its model, its data and its flags.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use plimsoll_plan::dtype::Dtype;
@@ -10,17 +11,18 @@ use super::flags::Flags;
 use super::model::{DECODERS, Family, Model, write_weights};
 use super::tokenizer::Words;
 
-/// Weight updates of a drawn job: one before the first evaluation and checkpoint, and one behind.
+/// Weight updates of a small job: one before the first evaluation and checkpoint, and one behind; of a large one without.
 const STEPS: usize = 3;
+const LARGE_STEPS: usize = 2;
 /// Updates between evaluations and between checkpoints of a drawn job.
 const EVERY: usize = 2;
-/// A step costs at most so many operations, so that all jobs together take about two minutes.
+/// A step costs at most so many operations, so that all jobs together take a few minutes.
 const MOST_FLOPS: f64 = 8e9;
-/// Numbers of a model that is trained whole: checkpoints are written and synced.
-const MOST_TRAINED: usize = 8_000_000;
-/// Numbers of any model, and of one that is called large.
-const MOST_PARAMS: usize = 40_000_000;
-const LARGE_PARAMS: usize = 10_000_000;
+/// Numbers of a large model that is trained whole (checkpoints are written and synced), and of one that gets factors.
+const TRAINED: RangeInclusive<usize> = 12_000_000..=20_000_000;
+const WITH_FACTORS: RangeInclusive<usize> = 40_000_000..=70_000_000;
+/// Numbers of a small model, at most.
+const SMALL: usize = 8_000_000;
 
 /// What `--ram` says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,6 +106,11 @@ const OPTIMIZERS: [&str; 8] = [
     r#"{ name = "adamw", lr = 1e-3, weight_decay = 0.01 }"#,
 ];
 
+/// Most jobs are of the size where a share of the plan weighs more than what is fixed, as those of real use are.
+fn large(number: u64) -> bool {
+    number % 7 > 1
+}
+
 impl Job {
     /// The job of a number; drawn again until it is affordable. The family, what is trained and whether it is large go by
     /// the number, so that each meets each.
@@ -111,24 +118,19 @@ impl Job {
         let mut draw = Draw::new(0x9111_5011 ^ (number << 32));
         loop {
             let job = Job::any(number, &mut draw);
-            let lora = matches!(job.train, Train::Lora { .. });
-            let most = if lora { MOST_PARAMS } else { MOST_TRAINED };
-            let size = job.model.params();
-            let fits = size <= most && (!job.large() || size >= LARGE_PARAMS.min(most / 2));
-            if fits && job.flops() <= MOST_FLOPS {
+            let sizes = match job.train {
+                _ if !large(number) => 0..=SMALL,
+                Train::Lora { .. } => WITH_FACTORS,
+                Train::All | Train::Freeze => TRAINED,
+            };
+            if sizes.contains(&job.model.params()) && job.flops() <= MOST_FLOPS {
                 return job;
             }
         }
     }
 
-    /// Two of three jobs are of the size where a share of the plan weighs more than what is fixed.
-    fn large(&self) -> bool {
-        !self.number.is_multiple_of(3)
-    }
-
     fn any(number: u64, draw: &mut Draw) -> Job {
-        let large = !number.is_multiple_of(3);
-        let nth = number as usize / 3;
+        let (large, nth) = (large(number), number as usize / 7);
         let family = match number % 4 {
             0 => Family::T5,
             _ => DECODERS[(number as usize - number as usize / 4) % 5],
@@ -147,7 +149,7 @@ impl Job {
         let words = if t5 { *draw.one_of(&[Words::WordLevel, Words::Unigram]) } else { Words::Bpe };
         let batch = draw.within(1..=if large { 8 } else { 16 });
         let divisors: Vec<usize> = (1..=batch).filter(|n| batch.is_multiple_of(*n)).collect();
-        let tokens = draw.within(if large { 16..=256 } else { 24..=384 });
+        let tokens = draw.within(if large { 16..=128 } else { 24..=384 });
         let pinned = draw.once_in(3);
         let fraction = draw.within(0..=100) as f64 / 100.0;
         Job {
@@ -162,7 +164,7 @@ impl Job {
             says_kind: draw.once_in(2),
             packed: !t5 && draw.once_in(2),
             cut: draw.once_in(3),
-            lengths: if t5 { (draw.within(8..=128), draw.within(8..=128)) } else { (tokens, tokens) },
+            lengths: if t5 { (draw.within(8..=128), draw.within(8..=tokens)) } else { (tokens, tokens) },
             rows: draw.within(20..=1500),
             parquet: draw.once_in(2),
             batch,
@@ -172,7 +174,7 @@ impl Job {
             clip: draw.once_in(2),
             eval: !draw.once_in(3),
             shuffle: !draw.once_in(4),
-            loader_threads: draw.within(1..=3),
+            loader_threads: draw.within(1..=if large { 2 } else { 3 }),
             threads: draw.within(1..=2),
             budget: match draw.within(0..=4) {
                 0 => Budget::Machine,
@@ -180,9 +182,9 @@ impl Job {
                 2 => Budget::Between(0.0),
                 _ => Budget::Between(fraction),
             },
-            steps: STEPS,
+            steps: if large { LARGE_STEPS } else { STEPS },
             eval_every: EVERY,
-            save_every: (!draw.once_in(3)).then_some(EVERY),
+            save_every: draw.once_in(2).then_some(EVERY),
             model,
         }
     }

@@ -49,11 +49,11 @@ pub struct Model {
 impl Model {
     /// A T5 of a few MiB, or of tens.
     pub fn t5(draw: &mut Draw, large: bool) -> Model {
-        let d_model = if large { 64 * draw.within(4..=8) } else { 8 * draw.within(4..=32) };
+        let d_model = if large { 64 * draw.within(4..=16) } else { 8 * draw.within(4..=32) };
         let heads = draw.within(1..=4);
         Model {
             family: Family::T5,
-            vocab: if large { draw.within(8000..=32000) } else { draw.within(100..=8000) },
+            vocab: if large { draw.within(20000..=50000) } else { draw.within(100..=8000) },
             d_model,
             d_head: *draw.one_of(&[8, 16, 32, 64]),
             heads,
@@ -70,13 +70,13 @@ impl Model {
 
     /// A decoder of a few MiB, or of tens to hundreds.
     pub fn decoder(family: Family, draw: &mut Draw, large: bool) -> Model {
-        let heads = *draw.one_of(&[2, 4, 8]);
+        let heads = if large { *draw.one_of(&[4, 6, 8, 12]) } else { *draw.one_of(&[2, 4, 8]) };
         let d_head = if large { *draw.one_of(&[32, 64, 128]) } else { *draw.one_of(&[8, 16, 32]) };
         let kv = [1, 2, heads];
         let d_model = heads * d_head;
         Model {
             family,
-            vocab: if large { draw.within(8000..=40000) } else { draw.within(400..=8000) },
+            vocab: if large { draw.within(20000..=50000) } else { draw.within(400..=8000) },
             d_model,
             d_head,
             heads,
