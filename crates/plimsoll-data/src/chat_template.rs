@@ -52,8 +52,8 @@ impl fmt::Debug for ChatTemplate {
 /// The beginning of a rendered conversation.
 pub(crate) struct Rendered {
     pub text: String,
-    /// Where the assistant speaks, in bytes, ascending.
-    pub spans: Vec<(usize, usize)>,
+    /// What the template marked as the assistant's, in bytes, ascending; it may go on behind the text.
+    marked: Vec<(usize, usize)>,
     /// Nothing is missing at the end.
     pub whole: bool,
 }
@@ -104,9 +104,10 @@ impl ChatTemplate {
         self.generation
     }
 
-    /// Heap of the compiled template, in bytes, at most: instructions with their spans, names and constants.
+    /// Heap of the compiled template, in bytes, at most: instructions with their spans, names and constants. Measured with
+    /// `cargo test --test heap -- --nocapture`: 33 KB for 250 bytes of template, 541 KB for 19 KB.
     pub fn heap_bytes(&self) -> u64 {
-        (256 << 10) + 160 * self.text_bytes as u64
+        (64 << 10) + 64 * self.text_bytes as u64
     }
 
     /// The text of a conversation, with the beginning of an answer where `add_generation_prompt`.
@@ -115,30 +116,37 @@ impl ChatTemplate {
         self.render_values(&messages, add_generation_prompt, usize::MAX).map(|rendered| rendered.text)
     }
 
-    /// The first `limit` bytes or so of a conversation, and where in them the assistant speaks.
-    pub(crate) fn render_spans(&self, messages: &[Message], limit: usize) -> Result<Rendered, DataError> {
-        let values = values(messages);
-        let mut whole = self.render_values(&values, false, limit)?;
+    /// The first `limit` bytes or so of a conversation; where the template marks it, with the assistant's part.
+    pub(crate) fn render_beginning(&self, messages: &[Message], limit: usize) -> Result<Rendered, DataError> {
+        self.render_values(&values(messages), false, limit)
+    }
+
+    /// Where the assistant speaks in the first `end` bytes of what was `rendered` from `messages`, in bytes, ascending.
+    /// Without marks each of its messages costs two renderings of all before it, so `end` should be no more than needed.
+    pub(crate) fn spans(
+        &self,
+        messages: &[Message],
+        rendered: &Rendered,
+        end: usize,
+    ) -> Result<Vec<(usize, usize)>, DataError> {
         if self.generation {
-            let end = whole.text.len();
-            whole.spans.retain_mut(|span| {
-                span.1 = span.1.min(end);
-                span.0 < span.1
-            });
-            return Ok(whole);
+            let marked = rendered.marked.iter().map(|&(from, to)| (from, to.min(end)));
+            return Ok(marked.filter(|(from, to)| from < to).collect());
         }
+        let values = values(messages);
+        let mut spans = Vec::new();
         for (i, _) in messages.iter().enumerate().filter(|(_, m)| m.role == ASSISTANT) {
-            let before = self.render_values(&values[..i], true, limit)?;
-            if !before.whole || before.text.len() >= whole.text.len() {
+            let before = self.render_values(&values[..i], true, end)?;
+            if !before.whole || before.text.len() >= end {
                 break;
             }
-            let after = self.render_values(&values[..=i], false, limit)?;
-            if !after.text.starts_with(&before.text) || !whole.text.starts_with(&after.text) {
+            let after = self.render_values(&values[..=i], false, end)?;
+            if !after.text.starts_with(&before.text) || !rendered.text.starts_with(&after.text) {
                 return Err(DataError::PrefixesDoNotNest { message: i + 1 });
             }
-            whole.spans.push((before.text.len(), after.text.len()));
+            spans.push((before.text.len(), after.text.len()));
         }
-        Ok(whole)
+        Ok(spans)
     }
 
     fn render_values(&self, messages: &[Value], prompt: bool, limit: usize) -> Result<Rendered, DataError> {
@@ -167,8 +175,8 @@ impl ChatTemplate {
             bytes.truncate(valid);
             String::from_utf8(bytes).unwrap_or_default()
         });
-        let spans = std::mem::take(&mut *tracker.spans.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(Rendered { text, spans, whole: !full })
+        let marked = std::mem::take(&mut *tracker.spans.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Rendered { text, marked, whole: !full })
     }
 }
 
@@ -270,8 +278,10 @@ mod tests {
     }
 
     fn marked(template: &str, messages: &[Message], limit: usize) -> Vec<String> {
-        let rendered = ChatTemplate::new(template, &tokens()).unwrap().render_spans(messages, limit).unwrap();
-        rendered.spans.iter().map(|&(a, b)| rendered.text[a..b].to_string()).collect()
+        let template = ChatTemplate::new(template, &tokens()).unwrap();
+        let rendered = template.render_beginning(messages, limit).unwrap();
+        let spans = template.spans(messages, &rendered, rendered.text.len()).unwrap();
+        spans.iter().map(|&(a, b)| rendered.text[a..b].to_string()).collect()
     }
 
     #[test]
@@ -327,7 +337,9 @@ mod tests {
     fn a_template_that_rewrites_the_past_is_refused() {
         let template = "{% for m in messages %}{{ m.role }}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}";
         let talk = [Message::new("user", "a"), Message::new("assistant", "b"), Message::new("user", "c")];
-        let e = ChatTemplate::new(template, &tokens()).unwrap().render_spans(&talk, 1000).err().unwrap();
+        let template = ChatTemplate::new(template, &tokens()).unwrap();
+        let rendered = template.render_beginning(&talk, 1000).unwrap();
+        let e = template.spans(&talk, &rendered, rendered.text.len()).err().unwrap();
         assert!(matches!(e, DataError::PrefixesDoNotNest { message: 2 }), "{e}");
     }
 
@@ -335,9 +347,9 @@ mod tests {
     fn the_plain_template_trains_answers_with_their_end() {
         let template = ChatTemplate::plain(&tokens()).unwrap();
         let talk = [Message::new("system", "Be kind."), Message::new("user", "hi"), Message::new("assistant", "yo")];
-        let rendered = template.render_spans(&talk, 1000).unwrap();
-        assert_eq!(rendered.text, "<s>Be kind.\n\nUser: hi\nAssistant: yo</s>\n");
-        assert_eq!(&rendered.text[rendered.spans[0].0..rendered.spans[0].1], " yo</s>");
+        let text = template.render(&talk, false).unwrap();
+        assert_eq!(text, "<s>Be kind.\n\nUser: hi\nAssistant: yo</s>\n");
+        assert_eq!(marked(PLAIN, &talk, 1000), [" yo</s>"]);
         assert_eq!(template.render(&talk[..2], true).unwrap(), "<s>Be kind.\n\nUser: hi\nAssistant:");
         assert!(template.is_built_in());
     }

@@ -4,9 +4,8 @@
 //! and of a text that is cut, one token more than a sample has rows is kept, since the last is only a label. It knows no
 //! order, threads and batches.
 
-use crate::chat_template::Rendered;
 use crate::tokenizer::{clip, clip_bytes};
-use crate::{DataError, Kind, Message, Recipe, TextTokenizer};
+use crate::{ChatTemplate, DataError, Kind, Message, Recipe, TextTokenizer};
 
 /// Marks a token that is trained. Token ids are far below.
 pub(crate) const TRAINED: u32 = 1 << 31;
@@ -47,23 +46,30 @@ pub(crate) fn encode(
             // Our own JSON, checked when the row was read.
             let messages: Vec<Message> =
                 serde_json::from_str(text).map_err(|e| DataError::NotRendered { reason: e.to_string() })?;
-            let rendered = template.render_spans(&messages, clip_bytes(rows + 1) + 4)?;
-            drop(messages);
-            chat(tokenizer, rows, &rendered, out)
+            chat(template, tokenizer, rows, &messages, out)
         }
         _ => plain(recipe, tokenizer, rows, text, part, out),
     }
 }
 
-fn chat(tokenizer: &TextTokenizer, rows: usize, rendered: &Rendered, out: &mut Tokens) -> Result<(), DataError> {
+fn chat(
+    template: &ChatTemplate,
+    tokenizer: &TextTokenizer,
+    rows: usize,
+    messages: &[Message],
+    out: &mut Tokens,
+) -> Result<(), DataError> {
+    let rendered = template.render_beginning(messages, clip_bytes(rows + 1) + 4)?;
     let seen = clip(&rendered.text, rows + 1);
     let encoding = tokenizer.encode_with_offsets(seen)?;
     let (ids, offsets) = (encoding.get_ids(), encoding.get_offsets());
     let kept = ids.len().min(rows + 1);
     out.cut = !rendered.whole || seen.len() < rendered.text.len() || kept < ids.len();
     out.words.extend_from_slice(&ids[..kept]);
+    // Nothing behind the last token that is kept can be trained.
+    let end = if kept < ids.len() { offsets[..kept].iter().map(|o| o.1).max().unwrap_or(0) } else { seen.len() };
     let mut from = 0;
-    for &(start, end) in &rendered.spans {
+    for (start, end) in template.spans(messages, &rendered, rendered.text.ceil_char_boundary(end))? {
         // From the first token that has a byte of the span to the last one; what has no bytes between them belongs to it.
         let touches = |at: usize| offsets[at].0 < end && offsets[at].1 > start;
         let Some(first) = (from..kept).find(|&at| touches(at)) else { continue };

@@ -20,9 +20,9 @@ pub(crate) fn as_calls(text: &str) -> (String, bool) {
         };
         let (tag, behind) = tag.split_at(end + 2);
         let inner = &tag[2..tag.len() - 2];
-        let open = inner.starts_with(['-', '+']).then(|| &inner[..1]).unwrap_or_default();
+        let open = if inner.starts_with(['-', '+']) { &inner[..1] } else { "" };
         let inner = &inner[open.len()..];
-        let close = inner.ends_with(['-', '+']).then(|| &inner[inner.len() - 1..]).unwrap_or_default();
+        let close = if inner.ends_with(['-', '+']) { &inner[inner.len() - 1..] } else { "" };
         match inner[..inner.len() - close.len()].trim() {
             "generation" => {
                 any = true;

@@ -67,7 +67,7 @@ pub struct Loader {
 
 enum Inner {
     Pairs(PairLoader),
-    Documents(DocumentLoader),
+    Documents(Box<DocumentLoader>),
 }
 
 /// Where a loader ends.
@@ -113,7 +113,8 @@ impl Loader {
                 Inner::Pairs(PairLoader::start(sources, order, tokenizer, settings)?)
             }
             Kind::Chat | Kind::Text => {
-                Inner::Documents(DocumentLoader::start(sources, order, tokenizer, recipe, settings, until)?)
+                let loader = DocumentLoader::start(sources, order, tokenizer, recipe, settings, until)?;
+                Inner::Documents(Box::new(loader))
             }
         };
         Ok(Loader { inner, shape })

@@ -4,6 +4,7 @@
 
 use plimsoll_plan::batch::BatchSlot;
 use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::op::Op;
 use plimsoll_plan::program::{LOAD_WORDS, Placed, Program};
 use plimsoll_plan::train::OptimizerSpec;
 use rayon::prelude::*;
@@ -191,6 +192,11 @@ impl Engine {
     /// Forward and backward of the batch in the slot; with the optimizer in the backward pass, the update too. It stops
     /// behind a loss that is not finite, and before an update from a gradient that is not.
     pub fn micro_step(&mut self, step: MicroStep) -> Result<Loss, EngineError> {
+        self.micro_step_seen(step, |_| {})
+    }
+
+    /// The same; `seen` is called behind each op. For benchmarks, which have a clock.
+    pub fn micro_step_seen(&mut self, step: MicroStep, seen: impl FnMut(&Op)) -> Result<Loss, EngineError> {
         let placed = self.program.micro.as_ref().ok_or(EngineError::NotPlanned { what: "training" })?;
         self.staging.take(step.samples, step.first_sample, &self.program.spec)?;
         let tokens = self.staging.label_count();
@@ -206,7 +212,7 @@ impl Engine {
         frame.mean = 1.0 / tokens.max(1) as f64;
         frame.grad_scale = frame.mean as f32;
         frame.clip_norm = updates.clip_norm;
-        frame.run(&placed.tape.ops);
+        frame.run_seen(&placed.tape.ops, seen);
         let loss = Loss { sum: frame.loss_sum, tokens };
         open.loss.add(loss);
         (open.begun, open.stopped, open.norm) = (true, frame.stopped, frame.norm());
@@ -241,7 +247,12 @@ impl Engine {
         self.staging.take(samples, 0, &self.program.spec)?;
         let tokens = self.staging.label_count();
         let mut frame = self.frame(placed);
-        frame.run(&placed.tape.ops);
+        // The slot may hold more than the tape is planned for: with updates in the backward pass, the whole update.
+        let each = self.program.part_samples;
+        for first in (0..samples).step_by(each) {
+            frame.span = self.staging.span(first..first + each);
+            frame.run(&placed.tape.ops);
+        }
         Ok(Loss { sum: frame.loss_sum, tokens })
     }
 

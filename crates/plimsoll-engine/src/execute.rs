@@ -74,7 +74,7 @@ pub(crate) struct Frame<'a> {
     staging: &'a Staging,
     cores: Cores,
     /// The part of the batch that ops run over.
-    span: Span,
+    pub span: Span,
     pub first_micro: bool,
     pub seed: u64,
     pub update: u64,
@@ -133,8 +133,14 @@ impl<'a> Frame<'a> {
 
     /// Runs the ops in order, up to one that finds a number not finite.
     pub fn run(&mut self, ops: &[Op]) {
+        self.run_seen(ops, |_| {});
+    }
+
+    /// The same; `seen` is called behind each op.
+    pub fn run_seen(&mut self, ops: &[Op], mut seen: impl FnMut(&Op)) {
         for op in ops {
             self.execute(op);
+            seen(op);
             if self.stopped.is_some() {
                 return;
             }
@@ -301,7 +307,7 @@ impl<'a> Frame<'a> {
                     self.dropper(*drop).as_ref(),
                 );
             }
-            Op::EmbedBackward { side, grad, table_grad, width, drop, by_position } => {
+            Op::EmbedBackward { side, grad, table_grad, width, drop, by_position, skip } => {
                 let (grad, table_grad, drop) = (self.get(*grad), self.get_mut(*table_grad), self.dropper(*drop));
                 let rows = self.rows(*side);
                 match by_position {
@@ -309,7 +315,9 @@ impl<'a> Frame<'a> {
                         let at = self.positions(*side);
                         positions_backward(cores, rows, *width, at, grad, table_grad, drop.as_ref());
                     }
-                    false => embed_backward(cores, rows, *width, self.ids(*side), grad, table_grad, drop.as_ref()),
+                    false => {
+                        embed_backward(cores, rows, *width, self.ids(*side), grad, table_grad, drop.as_ref(), *skip)
+                    }
                 }
             }
             Op::Norm { side, x, weight, bias, stats, out, width, eps, drop } => {

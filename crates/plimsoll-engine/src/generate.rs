@@ -158,6 +158,7 @@ impl Engine {
         if options.max_new == 0 {
             return Ok(vec![Answer::default(); prompts.len()]);
         }
+        self.staging.forget();
         let parts = self.program.parts;
         // SAFETY: the staging part of our arena, which no tensor overlaps. `&mut self` keeps the loader away from it, and a
         // frame that is given prompts or hypotheses reads it only through these slices.

@@ -1,8 +1,8 @@
 //! The machine's rates, measured: what the cost model is fed with.
 //!
 //! Small models are trained for a few updates, op by op. Of each op the best time counts, so that what else the machine
-//! does is left out; the rates are those by which the cost model explains these times best. Nothing here is rounded: a
-//! caller that wants the same plan twice keeps the rates.
+//! does is left out; the rates are those by which the cost model explains these times best. Quick ones are rounded to half
+//! octaves, so that noise does not change a plan; full ones are kept by whoever asked for them.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -48,7 +48,8 @@ pub fn measure_rates_by(clock: Clock, simd: Simd, care: Care) -> Result<Rates, E
             measured.extend(timed_ops(clock, &job, &Choices { loss_chunk, ..choices(micro_batch) }, tries)?);
         }
     }
-    Ok(fit(&distinct(&measured), Rates::default()))
+    let rates = fit(&distinct(&measured), Rates::default());
+    Ok(if care == Care::Quick { rates.rounded() } else { rates })
 }
 
 fn choices(micro_batch: usize) -> Choices {

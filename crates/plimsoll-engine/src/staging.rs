@@ -95,6 +95,11 @@ impl Staging {
         }
     }
 
+    /// There is no batch any more: the area is used for something else.
+    pub fn forget(&mut self) {
+        self.samples = 0;
+    }
+
     /// Checks what the loader wrote and derives the rest.
     pub fn take(&mut self, samples: usize, first: u32, spec: &ModelSpec) -> Result<(), EngineError> {
         if samples > self.shape.samples {

@@ -3,6 +3,7 @@
 //! The allocator of this test binary counts what threads allocate that `with_cores` started; the test's own work
 //! around the steps is left out by counting only while a step runs.
 
+mod decoder;
 mod fixture;
 mod random;
 
@@ -10,12 +11,17 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use decoder::Samples;
+use decoder::texts::packed;
 use fixture::choices;
 use plimsoll_engine::{Engine, MicroStep, Snapshot, Updates, with_cores};
 use plimsoll_plan::choices::Choices;
+use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::program::{EvalJob, Job, compile};
+use plimsoll_plan::spec::Dropouts;
 use plimsoll_plan::train::OptimizerSpec;
-use random::{batches, fill, job, v10, v11, weights};
+use plimsoll_plan::trained::{LoraSpec, Storage, TrainSpec};
+use random::{Stream, batches, job, v10, v11};
 
 thread_local! {
     static ENGINE: Cell<bool> = const { Cell::new(false) };
@@ -69,23 +75,34 @@ fn allocations<R>(f: impl FnOnce() -> R) -> (R, usize) {
     (result, ALLOCATED.load(Ordering::SeqCst) - before)
 }
 
+/// Batches of either kind of model, as many samples as an update has.
+fn samples(job: &Job) -> Vec<Samples> {
+    if job.spec.decoder().is_none() {
+        let lens = (job.source_len, job.target_len);
+        return batches(&job.spec, 4, job.effective_batch, lens, true, 1).into_iter().map(Samples::Pairs).collect();
+    }
+    let mut stream = Stream(1);
+    let batch = |_| packed(&mut stream, job.spec.vocab(), job.effective_batch, job.source_len, job.documents);
+    (0..4).map(batch).map(Samples::Texts).collect()
+}
+
 /// Allocations in each of some steps, evaluations and snapshots, the first left out.
 fn later_allocations(job: &Job, choices: &Choices, clip_norm: Option<f64>) -> Vec<usize> {
     let program = compile(job, choices);
-    let data = batches(&job.spec, 4, choices.micro_batch, (job.source_len, job.target_len), true, 1);
+    let data = samples(job);
     let run = move || {
         let updates = Updates { optimizer: job.optimizer.clone(), clip_norm, seed: 1 };
         let mut engine = Engine::start(program, Some(updates)).unwrap();
-        fill(&mut engine, &weights(&job.spec, 3));
+        decoder::fill(&mut engine, &decoder::weights(job, 3));
         let mut snapshot = Snapshot::take(engine.program()).unwrap();
         let mut counts = Vec::new();
         for update in 0..8u64 {
             let batch = &data[update as usize % data.len()];
-            batch.stage(&mut engine);
-            let step = MicroStep { update, samples: batch.sources.len(), first_sample: 0, lr: job.optimizer.lr() };
+            batch.stage(&mut engine, 0..batch.len());
+            let step = MicroStep { update, samples: batch.len(), first_sample: 0, lr: job.optimizer.lr() };
             let (_, trained) = allocations(|| (engine.micro_step(step).unwrap(), engine.finish_update(step).unwrap()));
-            batch.stage(&mut engine);
-            let (_, evaluated) = allocations(|| engine.eval(batch.sources.len()).unwrap());
+            batch.stage(&mut engine, 0..batch.len());
+            let (_, evaluated) = allocations(|| engine.eval(batch.len()).unwrap());
             let (_, copied) = allocations(|| snapshot.fill(&engine));
             counts.push(trained + evaluated + copied);
         }
@@ -110,6 +127,32 @@ fn steps_after_the_first_allocate_nothing_and_the_count_can_see() {
                 let how = Choices { recompute: 1, optimizer_in_backward: in_backward, ..choices(4) };
                 let counts = later_allocations(&job, &how, clip_norm);
                 assert!(counts.iter().all(|c| *c == 0), "{threads} threads, {}: {counts:?}", job.optimizer);
+            }
+        }
+    }
+    decoders_allocate_nothing();
+}
+
+fn decoders_allocate_nothing() {
+    let adapters = TrainSpec::Lora(LoraSpec { dropout: 0.1, ..decoder::lora(&["q_proj", "down_proj", "c_attn"]) });
+    let nf4 = Storage { quantised: Some(Dtype::Nf4), frozen: Dtype::Bf16, ..Storage::default() };
+    let bf16 = Storage { trained: Dtype::Bf16, ..Storage::default() };
+    for (name, mut spec) in decoder::specs::families() {
+        spec.dropout = Dropouts { embedding: 0.1, attention: 0.1, residual: 0.1 };
+        let ways = [
+            (TrainSpec::All, Storage::default(), OptimizerSpec::adamw8bit(1e-3)),
+            (TrainSpec::All, bf16, OptimizerSpec::lion(1e-3)),
+            (adapters.clone(), nf4, OptimizerSpec::adamw(1e-3)),
+        ];
+        for (train, storage, optimizer) in ways {
+            for (threads, micro_batch, clip_norm) in [(1, 4, None), (3, 2, Some(1.0))] {
+                let mut job = decoder::job(spec.clone(), 60, 4, optimizer.clone());
+                (job.train, job.storage, job.documents, job.threads) = (train.clone(), storage, 3, threads);
+                (job.clip, job.eval) = (clip_norm.is_some(), Some(EvalJob { beams: 1, max_new: 0 }));
+                let in_backward = micro_batch < 4;
+                let how = Choices { recompute: 1, optimizer_in_backward: in_backward, ..choices(micro_batch) };
+                let counts = later_allocations(&job, &how, clip_norm);
+                assert!(counts.iter().all(|c| *c == 0), "{name}, {threads} threads, {optimizer}: {counts:?}");
             }
         }
     }

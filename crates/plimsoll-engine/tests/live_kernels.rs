@@ -32,7 +32,6 @@ impl Peer {
     #[track_caller]
     fn agrees(&self, name: &str, got: &[f32], most: f64) {
         let far = distance(got, &self.0[name].1);
-        println!("{name}: {far:.1e} apart");
         assert!(far < most, "{name} is {far:e} apart");
     }
 }

@@ -4,9 +4,9 @@ mod fixture;
 mod random;
 
 use fixture::choices;
+use plimsoll_plan::choices::Choices;
 use plimsoll_plan::program::{Job, compile};
 use plimsoll_plan::spec::T5Spec;
-use plimsoll_plan::t5::Choices;
 use plimsoll_plan::train::{EIGHT_BIT_LEAST, OptimizerSpec};
 use random::{batches, job, train, v11};
 

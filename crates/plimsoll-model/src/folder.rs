@@ -83,6 +83,27 @@ impl ModelFolder {
         &self.said.spec
     }
 
+    /// The model, with every token that generation_config.json ends an answer at: chat models often name more there than in
+    /// config.json. What is no token of the vocabulary is passed over.
+    pub fn answering_spec(&self) -> ModelSpec {
+        let mut spec = self.said.spec.clone();
+        if let ModelSpec::Decoder(decoder) = &mut spec {
+            let path = self.dir.join("generation_config.json");
+            let said = small_file::read(&path).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+            let ends = match said.as_ref().and_then(|map| map.get("eos_token_id")) {
+                Some(Value::Array(several)) => several.iter().filter_map(Value::as_u64).collect(),
+                Some(one) => one.as_u64().into_iter().collect(),
+                None => Vec::new(),
+            };
+            for id in ends.into_iter().filter(|id| *id < decoder.vocab as u64).map(|id| id as u32) {
+                if !decoder.eos_ids.contains(&id) {
+                    decoder.eos_ids.push(id);
+                }
+            }
+        }
+        spec
+    }
+
     /// config.json as it is.
     pub fn config(&self) -> &Value {
         &self.raw

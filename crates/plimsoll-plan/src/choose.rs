@@ -13,7 +13,7 @@ use crate::footprint::{self, DiskFacts, Footprint, Overheads};
 use crate::program::{Job, Program};
 pub use crate::remedy::Remedy;
 use crate::remedy::remedies;
-pub use crate::rung::{Variant, variants};
+pub use crate::rung::{Variant, quantises, variants, with_rungs};
 pub use crate::search::loader_threads;
 use crate::search::{Found, Search};
 use crate::tiles::Simd;
@@ -101,6 +101,9 @@ pub struct Plan {
     pub source_len: usize,
     /// Longest target, in tokens.
     pub target_len: usize,
+    /// Samples have one side: source and target are the same tokens.
+    #[serde(default)]
+    pub one_side: bool,
     /// RAM over all processes.
     pub ram: Footprint,
     /// RAM of the smallest plan with the same result that the user's pins leave: what planning anew could come down to.
@@ -208,6 +211,7 @@ fn describe(search: &Search, found: &Found, seconds_per_update: f64, disk: Footp
         simd: job.simd,
         source_len: job.source_len,
         target_len: job.target_len,
+        one_side: job.spec.decoder().is_some(),
         ram,
         smallest: Bytes::ZERO,
         vram: Footprint::default(),

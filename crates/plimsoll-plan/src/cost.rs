@@ -79,6 +79,11 @@ impl Rates {
         ]
     }
 
+    /// Each to the nearest half octave.
+    pub fn rounded(&self) -> Rates {
+        Rates::of_each(self.each().map(half_octave))
+    }
+
     fn of_each(each: [f64; UNITS]) -> Rates {
         let [flops, bandwidth, cache_bandwidth, packed, packed_half, packed_int8, packed_nf4, ..] = each;
         let [.., packed_rows, attention_flops, loss_flops, exponentials, drops, update_bandwidth, calls] = each;

@@ -130,8 +130,16 @@ pub enum Op {
     Part { nth: usize },
     /// `out[R, D] = drop(table[ids] + positions[at])`; target ids are the labels shifted right.
     Embed { side: Side, table: Id, positions: Option<Id>, out: Id, width: usize, drop: Option<Place> },
-    /// Adds `drop(grad)` to the rows of `table_grad`: by token, or by position.
-    EmbedBackward { side: Side, grad: Id, table_grad: Id, width: usize, drop: Option<Place>, by_position: bool },
+    /// Adds `drop(grad)` to the rows of `table_grad`: by token, except for `skip`, or by position.
+    EmbedBackward {
+        side: Side,
+        grad: Id,
+        table_grad: Id,
+        width: usize,
+        drop: Option<Place>,
+        by_position: bool,
+        skip: Option<u32>,
+    },
     /// RMS norm: `stats = 1 / rms(x)`, `out = drop(x * stats * weight)`. With a bias layer norm: `stats` has mean and
     /// inverse deviation, `out = drop((x - mean) * inverse * weight + bias)`.
     Norm {

@@ -57,7 +57,7 @@ pub struct Job {
     pub simd: Simd,
 }
 
-/// Other-result rungs that a plan may take where nothing with the same result fits; none unless the job says so.
+/// Changes of the result that the user allows where nothing with the same result fits; none unless said.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allow {
     /// Trained matrices in bf16, with stochastic rounding.
@@ -111,6 +111,7 @@ impl Job {
 
     /// The job of one training tape.
     pub(crate) fn tape_job<'a>(&'a self, store: &'a Store, choices: &Choices) -> TapeJob<'a> {
+        assert!(self.effective_batch.is_multiple_of(choices.micro_batch), "a micro-batch divides the effective batch");
         let parts = if choices.optimizer_in_backward { self.effective_batch / choices.micro_batch } else { 1 };
         TapeJob {
             store,

@@ -7,6 +7,7 @@ use crate::choose::{Pins, Plan, Terms};
 use crate::footprint::{self, DiskFacts};
 use crate::program::Job;
 use crate::search::Search;
+use crate::spec::ModelSpec;
 use crate::train::OptimizerSpec;
 
 /// A change that would make the job fit; the planner tried it.
@@ -79,7 +80,11 @@ pub(crate) fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
     while source > 8 || target > 8 {
         (source, target) = ((source / 2).max(8.min(source)), (target / 2).max(8.min(target)));
         let shorter = Job { source_len: source, target_len: target, ..job.clone() };
-        if offer(format!("max_len source {source}, target {target} (another result)"), &shorter, terms) {
+        let lengths = match job.spec {
+            ModelSpec::T5(_) => format!("source {source}, target {target}"),
+            ModelSpec::Decoder(_) => format!("tokens {source}"),
+        };
+        if offer(format!("max_len {lengths} (another result)"), &shorter, terms) {
             break;
         }
     }

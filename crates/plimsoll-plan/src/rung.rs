@@ -6,6 +6,9 @@ use crate::program::{Allow, Job};
 use crate::train::OptimizerSpec;
 use crate::trained::TrainSpec;
 
+/// How the rung begins that holds frozen weights in fewer bits.
+const QUANTISED: &str = "frozen weights of blocks in";
+
 /// A job that was changed, and by what, in words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
@@ -53,7 +56,7 @@ impl Variant {
         };
         let mut job = self.job.clone();
         job.storage.quantised = Some(dtype);
-        self.and(Some((format!("frozen weights of blocks in {name}"), job)))
+        self.and(Some((format!("{QUANTISED} {name}"), job)))
     }
 
     fn shorter(&self, len: usize) -> Option<Variant> {
@@ -91,4 +94,19 @@ pub fn variants(job: &Job) -> Vec<Variant> {
         }
     }
     list
+}
+
+/// Whether these rungs hold the frozen weights in fewer bits than the job says.
+pub fn quantises(rungs: &[String]) -> bool {
+    rungs.iter().any(|rung| rung.starts_with(QUANTISED))
+}
+
+/// The job that a run has been training since it took these rungs, with nothing further allowed: the weights and the state
+/// that it has saved are of this job and of no other. None where the job knows no such rungs.
+pub fn with_rungs(job: &Job, rungs: &[String]) -> Option<Job> {
+    let changed = match rungs.is_empty() {
+        true => Some(job.clone()),
+        false => variants(job).into_iter().find(|variant| variant.rungs == rungs).map(|variant| variant.job),
+    };
+    changed.map(|job| Job { allow: Allow::default(), ..job })
 }

@@ -10,10 +10,14 @@ use crate::footprint::Footprint;
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.choices;
+        let lengths = match self.one_side {
+            true => format!("samples of {} tokens", self.source_len),
+            false => format!("source {}, target {} tokens", self.source_len, self.target_len),
+        };
         writeln!(
             f,
-            "effective batch {} = micro-batch {} x accumulation {}; source {}, target {} tokens",
-            self.effective_batch, self.micro_batch, self.accumulation, self.source_len, self.target_len
+            "effective batch {} = micro-batch {} x accumulation {}; {lengths}",
+            self.effective_batch, self.micro_batch, self.accumulation
         )?;
         let update = if c.optimizer_in_backward { "in" } else { "after" };
         let attention = match c.recompute_attention {

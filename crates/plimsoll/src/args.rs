@@ -82,6 +82,12 @@ pub struct ProbeArgs {
     /// Folder whose disk is looked at: where runs will be written
     #[arg(value_name = "DIR", default_value = ".")]
     pub path: PathBuf,
+    /// Measure how fast this machine trains, for a few seconds, and keep it for the plans to come
+    #[arg(long)]
+    pub rates: bool,
+    /// Compute threads to measure with [default: the usable cores]
+    #[arg(long, value_name = "N", requires = "rates")]
+    pub threads: Option<usize>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -97,6 +103,7 @@ Examples:
   plimsoll plan job.toml --ram 2GiB                     would it fit into 2 GiB?
   plimsoll plan --model t5-small --data pairs.jsonl --json
   plimsoll plan job.toml --micro-batch 4                hold one choice, let the plan make the others
+  plimsoll plan job.toml --sweep --svg curve.svg        what each amount of RAM buys
   plimsoll plan -- accelerate launch --num_processes 2 train.py --num_train_epochs 3
   plimsoll plan --trainer hf-trainer --shape qwen --set batch=4 --length 1024 --vram 12GiB
   plimsoll plan --trainer deepspeed --shape qwen --length 512 --set zero_stage=2 --write configs
@@ -138,6 +145,12 @@ pub struct PlanArgs {
     /// The command of a foreign trainer
     #[arg(last = true, value_name = "COMMAND", help_heading = FOREIGN, conflicts_with = "job")]
     pub command: Vec<String>,
+    /// Show what each amount of RAM buys, from the least with which the job runs
+    #[arg(long, conflicts_with_all = ["trainer", "command", "profile"])]
+    pub sweep: bool,
+    /// Draw the sweep into this file, as SVG
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub svg: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

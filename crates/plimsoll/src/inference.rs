@@ -9,6 +9,7 @@ use plimsoll_engine::{Engine, simd, with_cores};
 use plimsoll_machine::{Bytes, Headroom, Root};
 use plimsoll_model::{AdapterFolder, ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
+use plimsoll_plan::choose::{Plan, quantises};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::generation::GenerateShape;
 use plimsoll_plan::program::{InferenceJob, Program, compile_inference};
@@ -87,8 +88,7 @@ pub fn open(from: &Path, base: Option<&Path>) -> Result<Opened, Fail> {
     }
     let spec = folder.spec();
     // A run that was trained over a quantised base is tried over it too.
-    let said = adapter.as_ref().and_then(|_| Settings::from_run(from).ok());
-    let mut storage = said.map(|settings| settings.storage(Some(&weights))).unwrap_or_default();
+    let mut storage = adapter.as_ref().and_then(|_| storage_of_run(from, &weights)).unwrap_or_default();
     if storage.quantised.is_none() {
         storage.frozen = weights.float_dtype().unwrap_or(Dtype::F32);
         storage.trained = storage.frozen;
@@ -96,6 +96,15 @@ pub fn open(from: &Path, base: Option<&Path>) -> Result<Opened, Fail> {
     let path = folder.tokenizer_path().or_usage()?;
     let tokenizer = TextTokenizer::load(&path, spec.vocab(), spec.eos_id(), spec.pad_id()).or_usage()?;
     Ok(Opened { tokenizer: Arc::new(tokenizer), folder, weights, adapter, storage })
+}
+
+/// How a run held its base: as its job says, or in fewer bits, where the job allowed it and the plan took that.
+fn storage_of_run(run: &Path, weights: &WeightFiles) -> Option<Storage> {
+    let settings = Settings::from_run(run).ok()?;
+    let plan: Plan = serde_json::from_slice(&fs_err::read(run.join("plan.json")).ok()?).ok()?;
+    let said = settings.storage(Some(weights));
+    let allowed = settings.allow.quantise.filter(|_| quantises(&plan.rungs));
+    Some(Storage { quantised: said.quantised.or(allowed), ..said })
 }
 
 impl Opened {
@@ -109,7 +118,7 @@ impl Opened {
         let job = InferenceJob {
             train,
             storage: self.storage,
-            ..InferenceJob::new(self.folder.spec().clone(), eval, generate, (threads, simd::detect()))
+            ..InferenceJob::new(self.folder.answering_spec(), eval, generate, (threads, simd::detect()))
         };
         let program = compile_inference(&job);
         let needed = Bytes(program.parts.words() as u64 * 4);

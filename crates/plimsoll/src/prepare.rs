@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, loader_heap};
-use plimsoll_engine::{measure_rates, simd, with_cores};
+use plimsoll_engine::simd;
 use plimsoll_machine::{Bytes, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
-use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide};
+use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide, with_rungs};
 use plimsoll_plan::cost::half_octave;
 use plimsoll_plan::footprint::{DiskFacts, Overheads};
 use plimsoll_plan::program::{EvalJob, Job, Program};
@@ -25,6 +25,7 @@ use self::budget::Budgets;
 use crate::args::Init;
 use crate::heap::{self, Role};
 use crate::job::recompute::Recompute;
+use crate::rates;
 use crate::render::{Fail, OrFail};
 use crate::settings::{RunLength, Settings};
 
@@ -32,10 +33,10 @@ use crate::settings::{RunLength, Settings};
 pub const PREFETCH: usize = 2;
 /// Stack that a thread touches, measured with deep tokenizers and every kernel.
 const STACK: Bytes = Bytes::kib(96);
-/// Of all that files are mapped into, a run touches less than this part after its start. Measured over three
-/// kinds of job (optimizers, recompute, saves, evaluation) of `examples/chat`: 0.34 to 0.36 in release builds, 0.29 to
-/// 0.30 in test builds; `tests/contract.rs` holds the sum. Such pages are clean: under pressure the kernel drops them.
-const CODE_SHARE: (u64, u64) = (9, 20);
+/// Of all that files are mapped into, a run touches less than this part after its start. Measured over runs of
+/// `examples/chat` and `examples/sft` (whole, LoRA, nf4, recompute, saves, evaluation), as the highest `RssFile` behind the
+/// first step: 0.33 to 0.36 in release builds, 0.28 to 0.31 in test builds; `tests/contract.rs` holds the sum. Such pages are clean: under pressure the kernel drops them.
+const CODE_SHARE: (u64, u64) = (2, 5);
 /// Rows that the loader's rate is measured on.
 const RATE_ROWS: u64 = 64;
 /// Passes over them: the first warms caches, the best counts.
@@ -63,6 +64,8 @@ pub struct Prepared {
     pub job: Job,
     /// The plan.
     pub plan: Plan,
+    /// Lengths of source and target that the job or the data ask for; a plan may have taken shorter ones.
+    pub lens: (usize, usize),
     /// Heap that the plan gives the loader.
     pub loader_planned: Bytes,
     /// Things worth saying: guessed columns, lengths, budget.
@@ -78,13 +81,33 @@ pub enum Supervisor {
     Later,
 }
 
-/// Opens, measures, plans. `run` is where the run's folder is or will be; `held` holds an earlier plan's choices.
+/// What a run that goes on is bound to.
+#[derive(Clone, Debug, Default)]
+pub struct Bound {
+    /// An earlier plan's choices, where they are kept.
+    pub choices: Option<Pins>,
+    /// The rungs that it took when it began; none where it is yet to begin.
+    pub rungs: Option<Vec<String>>,
+}
+
+/// Opens, measures, plans. `run` is where the run's folder is or will be.
 pub fn prepare(
     settings: &Settings,
     supervisor: Supervisor,
     run: &Path,
-    held: Option<Pins>,
+    bound: Bound,
 ) -> Result<(Prepared, Program), Fail> {
+    prepare_and(settings, supervisor, run, bound, |_, _| ()).map(|(prepared, program, ())| (prepared, program))
+}
+
+/// As `prepare`, and asks `more` of the same job under the same terms.
+pub fn prepare_and<T>(
+    settings: &Settings,
+    supervisor: Supervisor,
+    run: &Path,
+    bound: Bound,
+    more: impl FnOnce(&Job, &Terms) -> T,
+) -> Result<(Prepared, Program, T), Fail> {
     let root = Root::system();
     let at_start = own_memory(&root)?;
     let mut remarks = Vec::new();
@@ -95,7 +118,7 @@ pub fn prepare(
             (folder, Some(weights))
         }
     };
-    let mut spec = folder.spec().clone();
+    let mut spec = folder.answering_spec();
     if let Some(dropout) = settings.dropout {
         spec.set_dropout(dropout as f32);
     }
@@ -122,6 +145,7 @@ pub fn prepare(
     let order = Order::new(settings.seed, settings.shuffle);
     let job = Job {
         train: settings.train_spec(&spec)?,
+        allow: settings.allowed(&spec)?,
         storage: settings.storage(weights.as_ref()),
         spec,
         source_len,
@@ -131,10 +155,18 @@ pub fn prepare(
         optimizer: settings.optimizer.clone(),
         clip: settings.clip_norm.is_some(),
         eval: eval.as_ref().map(|_| EvalJob { beams: 1, max_new: samples::new_tokens(kind, target_len) }),
-        allow: settings.allow.clone(),
         threads: settings.threads,
         simd: simd::detect(),
     };
+    let lens = (source_len, target_len);
+    let job = match &bound.rungs {
+        None => job,
+        Some(rungs) => with_rungs(&job, rungs).ok_or_else(|| {
+            let fact = format!("the run was begun with {}, which its job does not allow any more", rungs.join("; "));
+            Fail::usage(fact).hint("put `[allow]` in its job.toml back as it was")
+        })?,
+    };
+    let (source_len, target_len) = (job.source_len, job.target_len);
     let steps = match settings.length {
         RunLength::Steps(n) => n,
         RunLength::Epochs(n) => {
@@ -143,7 +175,7 @@ pub fn prepare(
         }
     };
     let loader_rate = loader_rate(&sources, &tokenizer, source_len)?;
-    let rates = with_cores(job.threads, || {}, || measure_rates(job.simd))?;
+    let rates = rates::rates(&root, job.threads, job.simd)?;
     heap::trim();
     let facts = sources.load_facts(order).with_recipe(&recipe);
     let eval_facts = eval.as_ref().map(|e| e.load_facts(Order::new(0, false)).with_recipe(&recipe));
@@ -182,7 +214,7 @@ pub fn prepare(
         rates,
         loader_rate,
         pins,
-        held,
+        held: bound.choices,
         saves: settings.save_every.is_some() || settings.save_minutes.is_some(),
         loader: &loader,
     };
@@ -197,7 +229,11 @@ pub fn prepare(
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + code;
     terms.overheads.startup_peak = started;
     drop(first);
-    let Decision { plan, program } = choose(&job, &terms);
+    let more = more(&job, &terms);
+    let Decision { mut plan, program, job } = choose(&job, &terms);
+    if let Some(rungs) = bound.rungs {
+        plan.rungs = rungs;
+    }
     let choices = plan.choices;
     let loader_planned = loader(job.staged(&choices), choices.loader_threads);
     let prepared = Prepared {
@@ -211,10 +247,11 @@ pub fn prepare(
         steps,
         job,
         plan,
+        lens,
         loader_planned,
         remarks,
     };
-    Ok((prepared, program))
+    Ok((prepared, program, more))
 }
 
 /// What a model takes over from its source besides weights: every text and tokenizer file, so rather more than less.

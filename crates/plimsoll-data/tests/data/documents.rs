@@ -291,7 +291,8 @@ fn an_error_comes_out_after_the_good_batches_with_file_and_line() {
     fs_err::write(&file, text).unwrap();
     let tokenizer = Arc::new(TextTokenizer::load(&file, 33, EOS, PAD).unwrap());
     for threads in [1, 2, 7] {
-        let sources = Arc::new(Sources::open_kind(&[path.clone()], Kind::Text, Columns::default()).unwrap());
+        let sources =
+            Arc::new(Sources::open_kind(std::slice::from_ref(&path), Kind::Text, Columns::default()).unwrap());
         let shape = shape(4, 8, 1);
         let settings = settings(shape, threads, 4, Cursor::default());
         let mut loader = Loader::start(sources, Order::new(0, false), tokenizer.clone(), split(), settings).unwrap();

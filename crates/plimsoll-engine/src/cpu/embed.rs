@@ -70,10 +70,11 @@ pub fn positions_backward(
     table_grad: &mut [f32],
     drop: Option<&Dropper>,
 ) {
-    embed_backward(cores, rows, width, at, grad, table_grad, drop);
+    embed_backward(cores, rows, width, at, grad, table_grad, drop, None);
 }
 
-/// Adds each row's gradient to the table's. Tasks own columns, so rows of one token are added in order.
+/// Adds each row's gradient to the table's, except for those of token `skip`. Tasks own columns, so rows of one token are
+/// added in order.
 pub fn embed_backward(
     cores: Cores,
     rows: Rows,
@@ -82,18 +83,19 @@ pub fn embed_backward(
     grad: &[f32],
     table_grad: &mut [f32],
     drop: Option<&Dropper>,
+    skip: Option<u32>,
 ) {
     let table_len = table_grad.len();
     let table = Shared(table_grad.as_mut_ptr());
     pool::tasks(width.div_ceil(BLOCK), |block| {
-        embed_columns_backward(cores.simd, rows, width, block, ids, grad, table, table_len, drop);
+        embed_columns_backward(cores.simd, rows, width, block, ids, grad, table, table_len, drop, skip);
     });
 }
 
 leveled! {
-    fn embed_columns_backward(rows: Rows, width: usize, block: usize, ids: &[u32], grad: &[f32], table: Shared, table_len: usize, drop: Option<&Dropper>) {
+    fn embed_columns_backward(rows: Rows, width: usize, block: usize, ids: &[u32], grad: &[f32], table: Shared, table_len: usize, drop: Option<&Dropper>, skip: Option<u32>) {
         let (start, len) = (block * BLOCK, BLOCK.min(width - block * BLOCK));
-        for (row, id) in ids.iter().enumerate() {
+        for (row, id) in ids.iter().enumerate().filter(|(_, id)| Some(**id) != skip) {
             let g = &grad[row * width + start..][..len];
             let at = *id as usize * width + start;
             assert!(at + len <= table_len);

@@ -128,11 +128,12 @@ unsafe fn block_by_block(
     let tiles = kernels.tiles;
     let (block_cols, block_depth) = tiles.block(n, k);
     let together = tiles.depths(n, k);
+    let width = kernels.panel_width(n);
     let packed = Shared(packed.as_mut_ptr());
     for col in (0..n).step_by(block_cols) {
         let cols = block_cols.min(n - col);
         let panels = cols.div_ceil(tiles.mr);
-        let grid = Grid::of(m, panels, &tiles, threads);
+        let grid = Grid::of(m, panels, &tiles, threads, a.col_stride != 1);
         for depth in (0..k).step_by(block_depth * together) {
             let depths = (k - depth).div_ceil(block_depth).min(together);
             let at = |nth: usize| (depth + nth * block_depth, block_depth.min(k - depth - nth * block_depth));
@@ -146,9 +147,9 @@ unsafe fn block_by_block(
                     let from = col + panel * tiles.mr;
                     let wide = tiles.mr.min(col + cols - from);
                     // SAFETY: each task writes its own panels of the packed blocks.
-                    let into = unsafe { packed.slice(begin(nth) + panel * tiles.mr * deep, tiles.mr * deep) };
+                    let into = unsafe { packed.slice(begin(nth) + panel * width * deep, width * deep) };
                     // SAFETY: the columns and depths lie inside B.
-                    unsafe { pack_right(simd, b, depth, deep, from, wide, tiles.mr, into, scratch) };
+                    unsafe { pack_right(simd, b, depth, deep, from, wide, width, into, scratch) };
                 }
             });
             tasks(grid.tasks(), |task| {
@@ -157,7 +158,7 @@ unsafe fn block_by_block(
                 let block = unsafe { blocks.mine() };
                 for nth in 0..depths {
                     let (from, deep) = at(nth);
-                    let a = Depth { matrix: a, from, deep, panel: deep };
+                    let a = Depth { matrix: a, from, deep, panel: deep, width };
                     let out = c.adding_from(from).bias_from(col);
                     let panels = packed.first().wrapping_add(begin(nth));
                     // SAFETY: the packed blocks are complete and only read; tasks write disjoint tiles of C.
@@ -198,7 +199,7 @@ unsafe fn panel_by_panel(
             let deep = block_depth.min(k - from);
             // SAFETY: the columns and depths lie inside B.
             unsafe { pack_right(simd, b, from, deep, col, wide, mr, &mut into[..mr * deep], block) };
-            let a = Depth { matrix: a, from, deep, panel: deep };
+            let a = Depth { matrix: a, from, deep, panel: deep, width: mr };
             let out = c.adding_from(from).bias_from(col);
             // SAFETY: the panel is complete; tasks write disjoint columns of C.
             unsafe { tile_block(&kernels, a, 0..m, into.as_ptr(), 0..1, col, wide, out, block) };

@@ -60,6 +60,11 @@ impl<'a> Weights<'a> {
         (self.dtype == Dtype::F32).then(|| &self.words[..self.elements])
     }
 
+    /// The halves, where they are stored in bf16.
+    pub(super) fn bf16(&self) -> Option<&[u16]> {
+        (self.dtype == Dtype::Bf16).then(|| &halves(self.words)[..self.elements])
+    }
+
     /// Reads the elements from `first` on.
     pub fn decode(&self, simd: Simd, first: usize, out: &mut [f32]) {
         let width = out.len();

@@ -38,7 +38,7 @@ fn gradients_of_one_token_add_up_on_what_is_there() {
                 expected[ids[i / width] as usize * width + i % width] += g * f;
             }
             let untouched = table[3 * width..4 * width].to_vec();
-            embed_backward(cores, ragged.rows(), width, &ids, &grad, &mut table, drop);
+            embed_backward(cores, ragged.rows(), width, &ids, &grad, &mut table, drop, None);
             assert_close(&table, &expected, 3e-6, "table");
             assert_eq!(table[3 * width..4 * width], untouched);
         });

@@ -161,7 +161,9 @@ impl Layers<'_> {
             [(Some(back.pass.weight(self.spec.table_name())), false), (back.pass.find("transformer.wpe.weight"), true)];
         for (table, by_position) in names {
             if let Some(table_grad) = table.and_then(|table| back.gradient_of_table(table)) {
-                back.push(Op::EmbedBackward { side: SIDE, grad, table_grad, width, drop, by_position });
+                // Every family but GPT-2 tells torch's embedding which row is padding, and that row learns nothing from inputs.
+                let skip = self.spec.pad_id.filter(|_| !by_position && self.spec.family != DecoderFamily::Gpt2);
+                back.push(Op::EmbedBackward { side: SIDE, grad, table_grad, width, drop, by_position, skip });
             }
         }
     }

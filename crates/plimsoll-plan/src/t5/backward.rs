@@ -46,7 +46,7 @@ impl Layers<'_> {
         let (drop, width) = (self.drop(&back.pass, stack, 0, 0), self.spec.d_model);
         if let Some(table_grad) = back.gradient_of_table(table) {
             let side = stack.side();
-            back.push(Op::EmbedBackward { side, grad, table_grad, width, drop, by_position: false });
+            back.push(Op::EmbedBackward { side, grad, table_grad, width, drop, by_position: false, skip: None });
         }
     }
 

@@ -2,9 +2,11 @@
 
 use plimsoll_model::WeightFiles;
 use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::program::Allow;
 use plimsoll_plan::spec::ModelSpec;
 use plimsoll_plan::trained::{LoraSpec, Storage, TrainSpec, default_targets, is_linear, matches};
 
+use crate::args::Init;
 use crate::job::trained::Base;
 use crate::render::Fail;
 use crate::settings::Settings;
@@ -46,6 +48,22 @@ impl Settings {
             }
         }
         Ok(train)
+    }
+
+    /// What may be changed where nothing else fits, in this model's words.
+    pub fn allowed(&self, spec: &ModelSpec) -> Result<Allow, Fail> {
+        let mut allow = self.allow.clone();
+        if let Some(lora) = &mut allow.lora {
+            if self.init == Init::Random {
+                let fact = "`allow.lora` trains factors beside a base, and `model.init` = `random` has none";
+                return Err(Fail::usage(fact));
+            }
+            let train = TrainSpec::Lora(lora.clone());
+            if let TrainSpec::Lora(found) = (Settings { train, ..self.clone() }).train_spec(spec)? {
+                *lora = found;
+            }
+        }
+        Ok(allow)
     }
 
     /// How weights are stored, of a model with these files.

@@ -11,6 +11,7 @@ pub mod merge;
 pub mod mirror;
 pub mod plan;
 pub mod plan_foreign;
+pub mod plan_sweep;
 pub mod probe;
 pub mod run;
 pub mod train;

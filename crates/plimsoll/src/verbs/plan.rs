@@ -5,10 +5,10 @@ use std::path::Path;
 use plimsoll_plan::choose::Verdict;
 
 use crate::args::PlanArgs;
-use crate::prepare::{Supervisor, prepare};
+use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
-use crate::verbs::plan_foreign;
+use crate::verbs::{plan_foreign, plan_sweep};
 
 /// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
@@ -31,8 +31,11 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
         let fact = format!("`{flag}` is for foreign trainers; expected `--trainer NAME` or `-- COMMAND` with it");
         return Err(Fail::usage(fact));
     }
+    if args.sweep {
+        return plan_sweep::run(args);
+    }
     let settings = Settings::resolve(&args.job)?;
-    let (prepared, _) = prepare(&settings, Supervisor::Later, Path::new("."), None)?;
+    let (prepared, _) = prepare(&settings, Supervisor::Later, Path::new("."), Bound::default())?;
     prepared.remarks.iter().for_each(render::talk);
     let plan = &prepared.plan;
     if args.json {

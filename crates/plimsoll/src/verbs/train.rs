@@ -9,7 +9,7 @@ use plimsoll_watch::Summary;
 use crate::args::{ResumeArgs, TrainArgs};
 use crate::guard::{Charge, guard};
 use crate::job::run_folder;
-use crate::prepare::{Supervisor, prepare};
+use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 use crate::verbs::fetch;
@@ -22,7 +22,7 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     let settings = Settings::resolve(&args.job)?;
     if args.plan_only {
         let folder = run_folder::choose(args.out.as_deref(), &settings.run_name())?;
-        let (prepared, _) = prepare(&settings, Supervisor::Later, &folder, None)?;
+        let (prepared, _) = prepare(&settings, Supervisor::Later, &folder, Bound::default())?;
         prepared.remarks.iter().for_each(render::talk);
         render::data(&prepared.plan)?;
         return match prepared.plan.verdict {

@@ -17,7 +17,7 @@ use plimsoll_recover::{NewsWriter, StopFlag, atomic_write};
 
 use crate::args::WorkerArgs;
 use crate::heap::{self, Role};
-use crate::prepare::{Supervisor, prepare};
+use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 
@@ -42,18 +42,21 @@ pub fn run(args: &WorkerArgs) -> Result<(), Fail> {
     }
     let supervisor = std::os::unix::process::parent_id();
     let plan_path = folder.join("plan.json");
-    let keep = !args.anew;
-    let earlier: Option<Plan> = match keep && plan_path.exists() {
+    let earlier: Option<Plan> = match plan_path.exists() {
         true => Some(serde_json::from_slice(&fs_err::read(&plan_path)?).or_usage()?),
         false => None,
     };
-    let held = earlier.as_ref().map(pins_of);
-    let (mut prepared, mut program) = prepare(&settings, Supervisor::Running(supervisor), folder, held)?;
+    // What changes the result stays, whatever else is planned anew.
+    let rungs = earlier.as_ref().map(|plan| plan.rungs.clone());
+    let earlier = earlier.filter(|_| !args.anew);
+    let bound = Bound { choices: earlier.as_ref().map(pins_of), rungs: rungs.clone() };
+    let (mut prepared, mut program) = prepare(&settings, Supervisor::Running(supervisor), folder, bound)?;
     let mut chosen = course(earlier.as_ref(), &prepared.plan);
     if chosen == Course::PlanAnew {
         render::talk("the plan that this run began with does not fit any more; it is planned anew");
         drop((prepared, program));
-        (prepared, program) = prepare(&settings, Supervisor::Running(supervisor), folder, None)?;
+        let bound = Bound { choices: None, rungs };
+        (prepared, program) = prepare(&settings, Supervisor::Running(supervisor), folder, bound)?;
         chosen = course(None, &prepared.plan);
     }
     prepared.remarks.iter().for_each(render::talk);

@@ -1,31 +1,37 @@
-//! The run's `job.toml`, completed with what the data answered: columns and lengths.
+//! The run's `job.toml`, completed with what the data answered: what a row is, columns and lengths.
 //!
 //! Lines are added and none is changed, so that every value keeps the comment that says where it came from. Whoever
 //! reads the file later (`resume`, `eval`) need not guess, and cannot guess otherwise.
 
 use std::path::Path;
 
+use plimsoll_data::Kind;
 use plimsoll_recover::atomic_write;
 use toml::Value;
 
 use crate::job::write::inline;
 use crate::prepare::Prepared;
 use crate::render::Fail;
-use crate::settings::Settings;
+use crate::settings::{Settings, kind_name};
 
 /// Writes what `settings` left open and `prepared` found into the job file of the run.
 pub fn resolve_job(folder: &Path, settings: &Settings, prepared: &Prepared) -> Result<(), Fail> {
-    let (columns, plan) = (prepared.sources.columns(), &prepared.plan);
-    let text = |value: &str| Value::String(value.to_string());
-    let tokens = |n: usize| Value::Integer(n as i64);
+    let (kind, (source_len, target_len)) = (prepared.recipe.kind(), prepared.lens);
+    // What finds the same columns again: an instruction with its input is not named by two of the three.
+    let columns = prepared.sources.columns().again();
+    let text = |value: String| Value::String(value);
+    let tokens = |n: usize| Some(Value::Integer(n as i64));
+    let (pairs, documents) = (kind == Kind::Pairs, kind != Kind::Pairs);
     let answers = [
-        (settings.source.is_none(), "columns.source", text(&columns.source)),
-        (settings.target.is_none(), "columns.target", text(&columns.target)),
-        (settings.max_source.is_none(), "max_len.source", tokens(plan.source_len)),
-        (settings.max_target.is_none(), "max_len.target", tokens(plan.target_len)),
+        (settings.kind.is_none(), "kind", Some(text(kind_name(kind).into()))),
+        (settings.source.is_none(), "columns.source", columns.source.map(text)),
+        (settings.target.is_none(), "columns.target", columns.target.map(text)),
+        (pairs && settings.max_source.is_none(), "max_len.source", tokens(source_len)),
+        (pairs && settings.max_target.is_none(), "max_len.target", tokens(target_len)),
+        (documents && settings.max_tokens.is_none(), "max_len.tokens", tokens(source_len)),
     ];
     let open: Vec<(&str, Value)> =
-        answers.into_iter().filter(|(open, ..)| *open).map(|(_, key, value)| (key, value)).collect();
+        answers.into_iter().filter(|(open, ..)| *open).filter_map(|(_, key, value)| Some((key, value?))).collect();
     let path = folder.join("job.toml");
     if let Some(whole) = completed(&fs_err::read_to_string(&path)?, &open) {
         atomic_write(&path, whole.as_bytes())?;

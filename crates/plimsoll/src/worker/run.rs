@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
     pub fn start(from: Start<'a>) -> Result<Run<'a>, Fail> {
         let Start { folder, settings, prepared, program, supervisor, stop, news } = from;
         let updates =
-            Updates { optimizer: settings.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
+            Updates { optimizer: prepared.job.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
         tell(news.as_ref(), &planned(&prepared.plan, &program));
         let snapshot = prepared.plan.snapshot.then(|| Snapshot::take(&program)).transpose()?;
         let mut engine = Engine::start(program, Some(updates))?;

@@ -109,8 +109,16 @@ impl Run<'_> {
 /// What is used of the lines of the plan. The arena is taken and touched whole, so its lines are as planned; of the
 /// others, those that can be told apart are measured.
 fn parts(plan: &Plan, ours: &ProcessMemory, supervisor: &ProcessMemory) -> BTreeMap<String, Bytes> {
-    const ARENA: [&str; 7] =
-        ["weights", "gradients", "optimizer state", "activations", "op workspace", "batch", "snapshot"];
+    const ARENA: [&str; 8] = [
+        "weights",
+        "frozen weights",
+        "gradients",
+        "optimizer state",
+        "activations",
+        "op workspace",
+        "batch",
+        "snapshot",
+    ];
     let planned = plan.ram.parts.iter();
     let arena = planned.filter(|part| ARENA.contains(&part.name.as_str()));
     let mut used: BTreeMap<String, Bytes> = arena.map(|part| (part.name.clone(), part.bytes)).collect();

@@ -3,6 +3,9 @@
 pub mod cgroup;
 pub mod draw;
 pub mod files;
+pub mod flags;
 pub mod job;
+pub mod model;
 pub mod pure;
 pub mod run;
+pub mod tokenizer;

@@ -62,7 +62,7 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
             stack: Bytes::kib(96),
             mirror: Bytes::ZERO,
         },
-        rates: Rates { flops: 2e11, bandwidth: 2e10 },
+        rates: Rates::of(2e11, 2e10),
         loader_rate: 1e6,
         pins: Pins::default(),
         held: None,

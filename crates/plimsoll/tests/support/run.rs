@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cgroup::Cgroup;
-use super::job::Flags;
+use super::flags::Flags;
 
 /// How a run ended.
 #[derive(Debug)]

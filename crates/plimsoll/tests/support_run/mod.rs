@@ -5,9 +5,19 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod chance;
+pub mod decoder;
 pub mod disk;
+#[path = "../support/draw.rs"]
+#[allow(clippy::duplicate_mod, reason = "a file with both supports has it twice")]
+mod draw;
+#[path = "../support/model.rs"]
+#[allow(clippy::duplicate_mod, reason = "a file with both supports has it twice")]
+pub mod model;
 pub mod moment;
 pub mod shelf;
+#[path = "../support/tokenizer.rs"]
+#[allow(clippy::duplicate_mod, reason = "a file with both supports has it twice")]
+mod tokenizer;
 pub mod trainer;
 
 use std::collections::BTreeMap;
@@ -15,9 +25,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use plimsoll_model::{Existing, ModelFolder, TensorView, Views, init, save_model};
 use plimsoll_plan::dtype::Dtype;
-use plimsoll_plan::spec::Param;
 use plimsoll_watch::Summary;
 
 /// A T5 of 40,000 weights, with the tokenizer of the chat example.
@@ -68,20 +76,8 @@ impl Workshop {
 
     /// Gives the model weights: a folder `weighted/` beside `model/`.
     pub fn weighted(&self) -> PathBuf {
-        let (from, to) = (self.path("model"), self.path("weighted"));
-        let folder = ModelFolder::open(&from).unwrap();
-        let params = folder.spec().params();
-        let drawn = |param: &Param| {
-            let mut data = vec![0.0; param.elements()];
-            init::fill_random_part(param, folder.init_factor(), 7, 0, &mut data);
-            data
-        };
-        let data: Vec<Vec<f32>> = params.iter().map(drawn).collect();
-        let both = params.iter().zip(&data);
-        let views: Vec<TensorView> =
-            both.map(|(p, data)| TensorView { name: &p.name, shape: &p.shape, data }).collect();
-        let mut views = Views::new(&params, &views).unwrap();
-        save_model(&to, folder.config(), folder.spec(), Dtype::F32, &mut views, &from, Existing::Refuse).unwrap();
+        let to = self.path("weighted");
+        model::write_weights(&self.path("model"), &to, Dtype::F32);
         to
     }
 
@@ -106,24 +102,50 @@ impl Workshop {
         command
     }
 
+    /// Trains `job.toml` with `flags`, which must be refused and leave no trace.
+    #[track_caller]
+    pub fn refused(&self, flags: &[&str], code: i32, words: &[&str]) -> Said {
+        let before = self.tree();
+        // Once into a folder that is named, once into one that is chosen.
+        let refuse = |out: &[&str]| {
+            let args = [&["train", "job.toml"], flags, out].concat();
+            let said = self.plimsoll(&args);
+            said.must(code, words);
+            assert_eq!(said.stdout, "", "{args:?}");
+            assert!(!said.stderr.contains("step 1/"), "{args:?} trained: {}", said.stderr);
+            let after = self.tree();
+            let new: Vec<_> = after.keys().filter(|path| !before.contains_key(*path)).collect();
+            assert!(new.is_empty(), "{args:?} left {new:?}");
+            assert!(after == before, "{args:?} changed a file");
+            said
+        };
+        refuse(&["--out", "deep/run"]);
+        refuse(&[])
+    }
+
     /// Every file and folder, with its content.
     pub fn tree(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let mut tree = BTreeMap::new();
-        let mut folders = vec![self.dir.path().to_path_buf()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs_err::read_dir(&folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path.clone());
-                    tree.insert(path, Vec::new());
-                } else {
-                    let content = fs_err::read(&path).unwrap();
-                    tree.insert(path, content);
-                }
+        tree(self.dir.path())
+    }
+}
+
+/// Every file and folder below `root`, with its content.
+pub fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut tree = BTreeMap::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs_err::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path.clone());
+                tree.insert(path, Vec::new());
+            } else {
+                let content = fs_err::read(&path).unwrap();
+                tree.insert(path, content);
             }
         }
-        tree
     }
+    tree
 }
 
 /// What the program said and how it ended.
@@ -169,7 +191,10 @@ impl Result {
         Result {
             losses: losses.into_iter().map(|(step, loss)| (step, loss.to_bits())).collect(),
             evals: evals.iter().map(|e| (e.step, [e.loss.to_bits(), bits(e.bleu), bits(e.exact)])).collect(),
-            weights: fs_err::read(run.join("model/model.safetensors")).unwrap(),
+            weights: ["model", "adapter_model"]
+                .iter()
+                .find_map(|name| fs_err::read(run.join(format!("model/{name}.safetensors"))).ok())
+                .expect("a model, or an adapter"),
         }
     }
 

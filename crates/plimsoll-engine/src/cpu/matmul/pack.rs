@@ -1,10 +1,18 @@
 //! Packing: columns of B in panels, rows of A in strips, each as the micro-kernel reads them.
 
+use std::arch::x86_64::{
+    __m512, _mm256_loadu_si256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_loadu_ps, _mm512_permutex2var_ps,
+    _mm512_setr_epi32, _mm512_slli_epi32, _mm512_storeu_ps,
+};
+
 use plimsoll_plan::tiles::{DECODED_ROWS, STRIPS, Simd};
 
 use super::{Matrix, Right, Stored};
 use crate::cpu::weights::Window;
-use crate::simd::leveled;
+use crate::simd::{leveled, prefetch};
+
+/// Rows of a matrix that are asked for ahead: they lie so far apart that the processor does not guess the next.
+const AHEAD: usize = 8;
 
 /// Packs rows of A as strips: `into[(strip * deep + d) * nr + row]`.
 ///
@@ -24,6 +32,8 @@ pub(super) unsafe fn pack_rows(
         for d in 0..deep {
             // SAFETY: `count` contiguous elements at this depth.
             let line = unsafe { std::slice::from_raw_parts(a.data.add(first + (from + d) * a.col_stride), 6 * STRIPS) };
+            let later = line.as_ptr().wrapping_add(AHEAD * a.col_stride);
+            (0..6 * STRIPS).step_by(16).for_each(|at| prefetch(later.wrapping_add(at)));
             for (strip, six) in line.chunks_exact(6).enumerate() {
                 into[(strip * deep + d) * 6..][..6].copy_from_slice(six);
             }
@@ -87,6 +97,13 @@ fn pack_stored_rows(
     }
     for c in (0..wide).step_by(DECODED_ROWS) {
         let rows = DECODED_ROWS.min(wide - c);
+        if let (Simd::Avx512, 16, true, Some(halves)) = (simd, rows, deep.is_multiple_of(16), weights.bf16()) {
+            let row = |i: usize| &halves[first + (from + c + i) * stride + depth..][..deep];
+            assert!(c + 16 <= mr && into.len() >= deep * mr);
+            // SAFETY: the level was detected on this machine; the sizes were checked.
+            unsafe { transpose_bf16_avx512(&std::array::from_fn(row), deep, &mut into[c..], mr) };
+            continue;
+        }
         let scratch = &mut scratch[..rows * deep];
         let window = Window { first: first + (from + c) * stride + depth, stride, rows, width: deep };
         weights.decode_rows(simd, window, scratch, deep);
@@ -151,6 +168,8 @@ leveled! {
         const FULL: usize = 64;
         if wide == FULL && mr == FULL {
             for (d, to) in into.as_chunks_mut::<FULL>().0.iter_mut().take(deep).enumerate() {
+                let later = from.as_ptr().wrapping_add((d + AHEAD) * stride);
+                (0..FULL).step_by(16).for_each(|at| prefetch(later.wrapping_add(at)));
                 *to = *from[d * stride..].first_chunk().expect("a full panel is inside the matrix");
             }
             return;
@@ -181,28 +200,55 @@ fn transpose_16(simd: Simd, columns: &[&[f32]; 16], c: usize, mr: usize, into: &
     }
 }
 
-/// Sixteen by sixteen at a time, in four rounds of interleaving rows that are half the tile apart.
+/// Sixteen by sixteen at a time.
 ///
 /// # Safety
 /// Each column has `deep` elements, a multiple of 16; `into` has room for `deep` rows of `stride`, the last of 16.
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_avx512(columns: &[&[f32]; 16], deep: usize, into: &mut [f32], stride: usize) {
-    use std::arch::x86_64::{__m512, _mm512_loadu_ps, _mm512_permutex2var_ps, _mm512_setr_epi32, _mm512_storeu_ps};
-    let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
     for d in (0..deep).step_by(16) {
         // SAFETY: sixteen elements of each column from `d` on.
-        let mut rows: [__m512; 16] = std::array::from_fn(|i| unsafe { _mm512_loadu_ps(columns[i].as_ptr().add(d)) });
-        for _ in 0..4 {
-            let from = rows;
-            for i in 0..8 {
-                rows[2 * i] = _mm512_permutex2var_ps(from[i], low, from[i + 8]);
-                rows[2 * i + 1] = _mm512_permutex2var_ps(from[i], high, from[i + 8]);
-            }
+        let tile = std::array::from_fn(|i| unsafe { _mm512_loadu_ps(columns[i].as_ptr().add(d)) });
+        // SAFETY: rows `d ..` of the panel.
+        unsafe { store_transposed(tile, into.as_mut_ptr().add(d * stride), stride) };
+    }
+}
+
+/// The same from halves, which are widened on the way.
+///
+/// # Safety
+/// As for `transpose_avx512`.
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_bf16_avx512(columns: &[&[u16]; 16], deep: usize, into: &mut [f32], stride: usize) {
+    for d in (0..deep).step_by(16) {
+        let tile = std::array::from_fn(|i| {
+            // SAFETY: sixteen elements of each column from `d` on.
+            let halves = unsafe { _mm256_loadu_si256(columns[i].as_ptr().add(d).cast()) };
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        });
+        // SAFETY: rows `d ..` of the panel.
+        unsafe { store_transposed(tile, into.as_mut_ptr().add(d * stride), stride) };
+    }
+}
+
+/// Transposes in four rounds of interleaving rows that are half the tile apart.
+///
+/// # Safety
+/// `into` has room for 16 rows of `stride`, the last of 16.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn store_transposed(mut rows: [__m512; 16], into: *mut f32, stride: usize) {
+    let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    for _ in 0..4 {
+        let from = rows;
+        for i in 0..8 {
+            rows[2 * i] = _mm512_permutex2var_ps(from[i], low, from[i + 8]);
+            rows[2 * i + 1] = _mm512_permutex2var_ps(from[i], high, from[i + 8]);
         }
-        for (r, row) in rows.iter().enumerate() {
-            // SAFETY: row `d + r` of the panel.
-            unsafe { _mm512_storeu_ps(into.as_mut_ptr().add((d + r) * stride), *row) };
-        }
+    }
+    for (r, row) in rows.iter().enumerate() {
+        // SAFETY: by the caller's promise.
+        unsafe { _mm512_storeu_ps(into.add(r * stride), *row) };
     }
 }

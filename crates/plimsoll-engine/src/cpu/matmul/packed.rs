@@ -58,7 +58,7 @@ pub unsafe fn pack(simd: Simd, n: usize, k: usize, b: Matrix, into: &mut [f32]) 
 pub unsafe fn matmul_packed(simd: Simd, m: usize, cols: usize, a: Matrix, b: Packed, c: Output, block: &mut [f32]) {
     assert!(cols <= b.cols);
     let kernels = Kernels::of(simd);
-    let a = Depth { matrix: a, from: 0, deep: b.used, panel: b.deep };
+    let a = Depth { matrix: a, from: 0, deep: b.used, panel: b.deep, width: kernels.tiles.mr };
     let panels = 0..cols.div_ceil(kernels.tiles.mr);
     // SAFETY: by the caller's promise.
     unsafe { tile_block(&kernels, a, 0..m, b.data, panels, 0, cols, c, block) };

@@ -27,6 +27,11 @@ impl Kernels {
         Kernels { lane, tiles, simd }
     }
 
+    /// Width of the panels of a product with `n` columns: a single one is no wider than the micro-kernel needs it.
+    pub fn panel_width(&self, n: usize) -> usize {
+        n.next_multiple_of(self.lane).min(self.tiles.mr)
+    }
+
     fn get(&self, cols: usize, rows: usize) -> MicroKernelFn<f32> {
         let c = cols.div_ceil(self.lane) - 1;
         match self.simd {
@@ -45,6 +50,8 @@ pub(super) struct Depth {
     pub deep: usize,
     /// Depth that the packed panels were made with.
     pub panel: usize,
+    /// Packed elements from one depth to the next: a panel's width, or less where there is only one and it is narrow.
+    pub width: usize,
 }
 
 /// The tiles of some rows and some packed panels.
@@ -145,7 +152,7 @@ unsafe fn tile_row(
                 strip.data,
                 c.stride as isize,
                 1,
-                mr as isize,
+                a.width as isize,
                 strip.depth_stride as isize,
                 strip.row_stride as isize,
                 1.0,

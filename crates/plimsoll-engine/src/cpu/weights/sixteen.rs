@@ -2,7 +2,7 @@
 //! NaN's payload included, which is why the processor's own conversion (it quiets NaN) is not used.
 
 use super::Window;
-use crate::simd::leveled;
+use crate::simd::{leveled, prefetch};
 
 /// 2^112: from f16's exponents to f32's.
 const REBIAS: f32 = f32::from_bits(0x7780_0000);
@@ -56,6 +56,9 @@ macro_rules! sixteen {
             /// Widens rows of halves.
             pub(super) fn $widen(from: &[u16], window: Window, out: &mut [f32], out_stride: usize) {
                 for row in 0..window.rows {
+                    // Rows lie so far apart that the processor does not guess the next.
+                    let later = from.as_ptr().wrapping_add(window.first + (row + 8) * window.stride);
+                    (0..window.width.min(64)).step_by(32).for_each(|at| prefetch(later.wrapping_add(at)));
                     let from = &from[window.first + row * window.stride..][..window.width];
                     let out = &mut out[row * out_stride..][..window.width];
                     out.iter_mut().zip(from).for_each(|(out, from)| *out = $from(*from));

@@ -9,7 +9,7 @@ use plimsoll_plan::choose::{Plan, Verdict};
 use super::host::host_facts;
 use super::{fail, pass};
 use crate::args::JobFlags;
-use crate::prepare::{Supervisor, prepare};
+use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{Fail, OrFail};
 use crate::settings::Settings;
 
@@ -26,7 +26,7 @@ pub fn points(job: &JobFlags) -> Result<Checklist, Fail> {
     let root = Root::system();
     let found = probe(&root, Path::new(".")).or_usage()?;
     let mut host = host_facts(&root, &found);
-    match prepare(&settings, Supervisor::Later, Path::new("."), None) {
+    match prepare(&settings, Supervisor::Later, Path::new("."), Bound::default()) {
         Ok((prepared, _)) => {
             let plan = &prepared.plan;
             items.push(pass("model and data", format!("they can be read: {} updates", prepared.steps)));
