@@ -25,7 +25,7 @@ use crate::step::MicroStep;
 pub enum Care {
     /// Some 50 ms and 12 MiB: when a plan is made and nothing is known.
     Quick,
-    /// A second or so and 100 MiB.
+    /// A second or two and 80 MiB.
     Full,
 }
 
@@ -42,9 +42,11 @@ pub fn measure_rates(simd: Simd, care: Care) -> Result<Rates, EngineError> {
 pub fn measure_rates_by(clock: Clock, simd: Simd, care: Care) -> Result<Rates, EngineError> {
     let threads = rayon::current_num_threads();
     let mut measured = Vec::new();
-    let tries = if care == Care::Quick { 2 } else { 3 };
+    let tries = if care == Care::Quick { 2 } else { 4 };
     for (job, micro_batch) in jobs(care, threads, simd) {
-        for loss_chunk in [256, 64] {
+        // What is only read has the same loss whatever its storage.
+        let chunks: &[usize] = if job.train == TrainSpec::All { &[256, 64] } else { &[256] };
+        for &loss_chunk in chunks {
             measured.extend(timed_ops(clock, &job, &Choices { loss_chunk, ..choices(micro_batch) }, tries)?);
         }
     }
@@ -63,7 +65,8 @@ fn choices(micro_batch: usize) -> Choices {
     }
 }
 
-/// The models that are measured: all kinds of ops, in shapes that tell the units apart.
+/// The models that are measured: all kinds of ops, in shapes that tell the units apart. None takes longer than a few
+/// milliseconds, so that on a busy machine some try of each is left alone.
 fn jobs(care: Care, threads: usize, simd: Simd) -> Vec<(Job, usize)> {
     let job = |width: usize, vocab: usize, len: usize, batch: usize, lora: Option<Dtype>| {
         let spec = model(width, vocab, lora.is_none());
@@ -87,13 +90,14 @@ fn jobs(care: Care, threads: usize, simd: Simd) -> Vec<(Job, usize)> {
             job(128, 256, 32, 1, Some(Dtype::Nf4)),
         ],
         Care::Full => vec![
-            job(512, 8192, 256, 4, None),
-            job(512, 8192, 48, 1, None),
-            job(256, 2048, 1024, 1, None),
+            job(256, 2048, 128, 2, None),
+            job(512, 1024, 48, 1, None),
+            job(512, 8192, 20, 1, None),
+            job(256, 512, 512, 1, None),
             job(128, 512, 64, 1, None),
-            job(512, 1024, 128, 1, Some(Dtype::Bf16)),
-            job(512, 1024, 128, 1, Some(Dtype::Int8)),
-            job(512, 1024, 128, 1, Some(Dtype::Nf4)),
+            job(256, 512, 64, 1, Some(Dtype::Bf16)),
+            job(256, 512, 64, 1, Some(Dtype::Int8)),
+            job(256, 512, 64, 1, Some(Dtype::Nf4)),
         ],
     }
 }

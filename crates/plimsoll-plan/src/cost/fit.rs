@@ -6,7 +6,7 @@
 use super::{Rates, UNITS, Work};
 
 /// How much a unit is held to what was expected of it, against all measurements together.
-const HOLD: f64 = 1e-5;
+const HOLD: f64 = 1e-4;
 /// Passes over the units.
 const PASSES: usize = 400;
 /// A unit is at most so much faster than expected: what costs nothing here may cost something elsewhere.
