@@ -92,7 +92,7 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
         ),
         (
             "[train]\noptimizer = { name = \"adamv\" }",
-            "error: job.toml:6:13: `train.optimizer.name` must be one of `adafactor`, `adamw`, `sgd`, found `adamv`\nhint: did you mean `adamw`?",
+            "error: job.toml:6:13: `train.optimizer.name` must be one of `adafactor`, `adamw`, `adamw8bit`, `lion`, `sgd`, found `adamv`\nhint: did you mean `adamw`?",
         ),
         (
             "[train]\noptimizer = \"adamw\"",
