@@ -111,8 +111,10 @@ impl Job {
 
     /// The job of one training tape.
     pub(crate) fn tape_job<'a>(&'a self, store: &'a Store, choices: &Choices) -> TapeJob<'a> {
-        assert!(self.effective_batch.is_multiple_of(choices.micro_batch), "a micro-batch divides the effective batch");
-        let parts = if choices.optimizer_in_backward { self.effective_batch / choices.micro_batch } else { 1 };
+        let (all, each) = (self.effective_batch, choices.micro_batch);
+        let swept = choices.optimizer_in_backward;
+        assert!(!swept || all.is_multiple_of(each), "a sweep is over whole parts of the effective batch");
+        let parts = if swept { all / each } else { 1 };
         TapeJob {
             store,
             train: &self.train,

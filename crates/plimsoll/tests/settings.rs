@@ -43,14 +43,9 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
     let dir = folder();
     // Behind four lines of a good job: the lines to add, and what is said about them.
     let cases = [
-        (
-            "kind = \"chat\"",
-            "error: job.toml:5:8: `data.kind` = `chat` is not supported yet\nhint: `pairs` has a source and a target column",
-        ),
-        (
-            "kind = \"poems\"",
-            "error: job.toml:5:8: `data.kind` must be `pairs`, found `poems`\nhint: `pairs` has a source and a target column",
-        ),
+        ("kind = \"series\"", "error: job.toml:5:8: `data.kind` = `series` is not supported yet"),
+        ("kind = \"poems\"", "error: job.toml:5:8: `data.kind` must be `pairs`, `chat` or `text`, found `poems`"),
+        ("long = \"fold\"", "error: job.toml:5:8: `data.long` must be `split` or `cut`, found `fold`"),
         ("eval = \"no.jsonl\"", "error: job.toml:5:8: `data.eval` = `DIR/no.jsonl` does not exist"),
         (
             "columns = { source = \"x\", target = \"x\" }",
@@ -97,7 +92,7 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
         ),
         (
             "[train]\noptimizer = { name = \"adamv\" }",
-            "error: job.toml:6:13: `train.optimizer.name` must be one of `adafactor`, `adamw`, `sgd`, found `adamv`\nhint: did you mean `adamw`?",
+            "error: job.toml:6:13: `train.optimizer.name` must be one of `adafactor`, `adamw`, `adamw8bit`, `lion`, `sgd`, found `adamv`\nhint: did you mean `adamw`?",
         ),
         (
             "[train]\noptimizer = \"adamw\"",
@@ -125,31 +120,29 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
             "error: job.toml:6:8: `budget.disk` must be a number of bytes such as `2GiB` or `512MiB`, found `1.5`",
         ),
         ("[budget]\nvram = \"1GiB\"", "error: job.toml:6:8: `budget.vram` is not supported yet\nhint: leave it out"),
+        ("[allow]\nprecision = [\"fp8\"]", "error: job.toml:6:13: `allow.precision` knows `bf16`, found `fp8`"),
+        ("[allow]\noptimizer = \"lion\"", "error: job.toml:6:13: `allow.optimizer` knows `adamw8bit`, found `lion`"),
+        ("[allow]\nbase = [\"int4\"]", "error: job.toml:6:8: `allow.base` knows `int8` and `nf4`, found `int4`"),
+        ("[allow]\nbase = 4", "error: job.toml:6:8: `allow.base` must be a list of names, found `4`"),
+        ("[allow]\nlora = { r = 0 }", "error: job.toml:6:8: `allow.lora` must have an `r` from 1 to 4096, found `0`"),
         (
-            "[allow]\nprecision = [\"bf16\"]",
-            "error: job.toml:6:13: `allow.precision` is not supported yet\nhint: leave it out",
+            "[allow]\nlength = 2",
+            "error: job.toml:6:10: `allow.length` must be a number of tokens of 8 or more, found `2`",
         ),
         (
-            "[allow]\noptimizer = [\"adamw8bit\"]",
-            "error: job.toml:6:13: `allow.optimizer` is not supported yet\nhint: leave it out",
+            "[allow]\nbatch = true",
+            "error: job.toml:6:9: `allow.batch` is not supported: the effective batch is kept\nhint: leave it out",
         ),
-        ("[allow]\nlora = { r = 16 }", "error: job.toml:6:8: `allow.lora` is not supported yet\nhint: leave it out"),
-        ("[allow]\nlength = 128", "error: job.toml:6:10: `allow.length` is not supported yet\nhint: leave it out"),
-        ("[allow]\nbatch = true", "error: job.toml:6:9: `allow.batch` is not supported yet\nhint: leave it out"),
+        (
+            "[train]\nprecision = \"fp16\"",
+            "error: job.toml:6:13: `train.precision` must be `f32` or `bf16`, found `fp16`",
+        ),
         (
             "[pin]\nmicro_batch = 5",
             "error: job.toml:6:15: `pin.micro_batch` must divide the effective batch of 32, found `5`",
         ),
         ("[pin]\nloss_chunk = 0", "error: job.toml:6:14: `pin.loss_chunk` must be at least 1, found `0`"),
         ("[pin]\nloader_threads = 0", "error: job.toml:6:18: `pin.loader_threads` must be at least 1, found `0`"),
-        (
-            "[pin]\noptimizer_in_backward = true\n[train]\nclip_norm = 1",
-            "error: job.toml:6:25: `pin.optimizer_in_backward` excludes `clip_norm`: the norm is known only after the backward pass",
-        ),
-        (
-            "[pin]\noptimizer_in_backward = true\nmicro_batch = 8",
-            "error: job.toml:6:25: `pin.optimizer_in_backward` excludes accumulation: a gradient is complete only in the last micro-batch",
-        ),
     ];
     let here = dir.path().to_str().unwrap();
     for (lines, expected) in cases {
@@ -159,17 +152,20 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
 }
 
 #[test]
-fn a_model_table_that_is_wrong_or_not_served_yet_is_named_with_its_place() {
+fn a_model_table_that_is_wrong_is_named_with_its_place() {
     let dir = folder();
     let folder_hint = "hint: expected a Hugging Face folder with `config.json` and `tokenizer.json`";
-    let all_hint = "hint: `train = \"all\"` trains every weight";
+    let hint = "hint: `all`, `lora`, { freeze = [\"encoder.*\"] } or { lora = { r = 16, targets = [\"q_proj\"] } }";
     let cases = [
         ("path = \"none\"", format!("error: job.toml:2:8: `model.path` = `DIR/none` does not exist\n{folder_hint}")),
         ("path = \"a.jsonl\"", format!("error: job.toml:2:8: `model.path` = `DIR/a.jsonl` is not a folder\n{folder_hint}")),
         ("path = \"\"", "error: job.toml:2:8: `model.path` is empty; expected a path".to_string()),
-        ("train = { lora = { r = 16 } }", format!("error: job.toml:2:9: `model.train` = {{ lora = ... }} is not supported yet\n{all_hint}")),
-        ("train = { freeze = [\"shared\"] }", format!("error: job.toml:2:9: `model.train` = {{ freeze = ... }} is not supported yet\n{all_hint}")),
-        ("train = 3", format!("error: job.toml:2:9: `model.train` must be `all`, found `3`\n{all_hint}")),
+        ("path = \"m\"\ntrain = { lora = { r = 0 } }", "error: job.toml:3:9: `model.train` must have an `r` from 1 to 4096, found `0`".to_string()),
+        ("path = \"m\"\ntrain = { freeze = [] }", format!("error: job.toml:3:9: `model.train` needs either `freeze` with patterns or `lora`\n{hint}")),
+        ("path = \"m\"\ntrain = 3", format!("error: job.toml:3:9: `model.train` is `3`\n{hint}")),
+        ("path = \"m\"\nbase = \"nf4\"", "error: job.toml:3:8: `model.base` = `nf4` needs LoRA: a quantised weight cannot be trained\nhint: add `train = { lora = { r = 16 } }`".to_string()),
+        ("path = \"m\"\nbase = \"int4\"", "error: job.toml:3:8: `model.base` must be `file`, `f32`, `int8` or `nf4`, found `int4`".to_string()),
+        ("path = \"m\"\ninit = \"random\"\ntrain = \"lora\"", "error: job.toml:4:9: `model.train` trains factors beside a base, and `model.init` = `random` has none\nhint: give a folder with weights, or `train = \"all\"`".to_string()),
         ("path = \"m\"\ninit = \"zeros\"", "error: job.toml:3:8: `model.init` must be `weights` or `random`, found `zeros`".to_string()),
         ("path = \"m\"\ndropout = 1.0", "error: job.toml:3:11: `model.dropout` must be from 0 to less than 1, found `1`".to_string()),
         ("", "error: no model is named\nhint: plimsoll train --model DIR --data FILE, or `path` in the `[model]` table of a job file".replace("DIR", "D-R")),
