@@ -1,55 +1,201 @@
 //! The machine's rates, measured: what the cost model is fed with.
 //!
-//! Best of a few short runs, rounded to half octaves, so that noise does not change a plan.
+//! Small models are trained for a few updates, op by op. Of each op the best time counts, so that what else the machine
+//! does is left out; the rates are those by which the cost model explains these times best. Quick ones are rounded to half
+//! octaves, so that noise does not change a plan; full ones are kept by whoever asked for them.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
-use plimsoll_plan::cost::{Rates, half_octave};
-use plimsoll_plan::tiles::{Simd, Tiles, matmul_workspace};
-use rayon::prelude::*;
+use plimsoll_plan::choices::Choices;
+use plimsoll_plan::cost::{Rates, Work, fit, tape_work};
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::program::{Job, Placed, compile};
+use plimsoll_plan::spec::{DecoderFamily, DecoderSpec, Dropouts, Positions, RopeScaling, RopeSpec};
+use plimsoll_plan::tiles::Simd;
+use plimsoll_plan::train::OptimizerSpec;
+use plimsoll_plan::trained::{LoraSpec, TrainSpec};
 
-use crate::cpu::matmul::{Matrix, Output, matmul};
+use crate::engine::{Engine, Updates};
+use crate::error::EngineError;
+use crate::step::MicroStep;
 
-const SIZE: usize = 384;
-const COPIED: usize = 1 << 20;
-const TRIES: usize = 5;
-
-/// Measures on the pool that it runs in; takes some 10 ms and 10 MiB.
-pub fn measure_rates(simd: Simd) -> Rates {
-    let threads = rayon::current_num_threads();
-    let (a, b) = (vec![0.5f32; SIZE * SIZE], vec![0.25f32; SIZE * SIZE]);
-    let mut c = vec![0.0f32; SIZE * SIZE];
-    let mut workspace = vec![0.0f32; matmul_workspace(&Tiles::of(simd), threads, SIZE, SIZE)];
-    let flops = best(|| {
-        let out = Output { data: c.as_mut_ptr(), stride: SIZE, add: false, scale: 1.0, bias: None };
-        // SAFETY: three matrices of SIZE x SIZE and the workspace that the formula asks for.
-        unsafe {
-            matmul(
-                simd,
-                threads,
-                SIZE,
-                SIZE,
-                SIZE,
-                Matrix::rows(&a, SIZE),
-                Matrix::rows(&b, SIZE).transposed(),
-                out,
-                &mut workspace,
-            )
-        };
-    });
-    let mut to = vec![0.0f32; COPIED];
-    let from = vec![1.0f32; COPIED];
-    let copied =
-        best(|| to.par_chunks_mut(COPIED / 8).zip(from.par_chunks(COPIED / 8)).for_each(|(t, f)| t.copy_from_slice(f)));
-    Rates::of(half_octave(2.0 * (SIZE * SIZE * SIZE) as f64 / flops), half_octave(8.0 * COPIED as f64 / copied))
+/// How thoroughly to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// Some 50 ms and 12 MiB: when a plan is made and nothing is known.
+    Quick,
+    /// A second or two and 80 MiB.
+    Full,
 }
 
-fn best(mut f: impl FnMut()) -> f64 {
-    let mut least = f64::INFINITY;
-    for _ in 0..TRIES {
-        let start = Instant::now();
-        f();
-        least = least.min(start.elapsed().as_secs_f64());
+/// A clock: seconds since whenever.
+pub type Clock<'a> = &'a dyn Fn() -> f64;
+
+/// Measures on the pool that it runs in, by the time that passes.
+pub fn measure_rates(simd: Simd, care: Care) -> Result<Rates, EngineError> {
+    let start = Instant::now();
+    measure_rates_by(&|| start.elapsed().as_secs_f64(), simd, care)
+}
+
+/// Measures by another clock.
+pub fn measure_rates_by(clock: Clock, simd: Simd, care: Care) -> Result<Rates, EngineError> {
+    let threads = rayon::current_num_threads();
+    let mut measured = Vec::new();
+    let tries = if care == Care::Quick { 2 } else { 4 };
+    for (job, micro_batch) in jobs(care, threads, simd) {
+        // What is only read has the same loss whatever its storage.
+        let chunks: &[usize] = if job.train == TrainSpec::All { &[256, 64] } else { &[256] };
+        for &loss_chunk in chunks {
+            measured.extend(timed_ops(clock, &job, &Choices { loss_chunk, ..choices(micro_batch) }, tries)?);
+        }
     }
-    least.max(1e-9)
+    let rates = fit(&distinct(&measured), Rates::default());
+    Ok(if care == Care::Quick { rates.rounded() } else { rates })
+}
+
+fn choices(micro_batch: usize) -> Choices {
+    Choices {
+        micro_batch,
+        recompute: 0,
+        recompute_attention: 0,
+        loss_chunk: 256,
+        optimizer_in_backward: false,
+        loader_threads: 1,
+    }
+}
+
+/// The models that are measured: all kinds of ops, in shapes that tell the units apart. None takes longer than a few
+/// milliseconds, so that on a busy machine some try of each is left alone.
+fn jobs(care: Care, threads: usize, simd: Simd) -> Vec<(Job, usize)> {
+    let job = |width: usize, vocab: usize, len: usize, batch: usize, lora: Option<Dtype>| {
+        let spec = model(width, vocab, lora.is_none());
+        let mut job = Job::new(spec, (len, len), batch, OptimizerSpec::adamw(1e-4), (threads, simd));
+        if let Some(dtype) = lora {
+            let targets = vec!["q_proj".into(), "down_proj".into()];
+            job.train = TrainSpec::Lora(LoraSpec { r: 8, alpha: 16.0, dropout: 0.0, rslora: false, targets });
+            match dtype {
+                Dtype::Int8 | Dtype::Nf4 => job.storage.quantised = Some(dtype),
+                _ => job.storage.frozen = dtype,
+            }
+        }
+        (job, batch)
+    };
+    match care {
+        Care::Quick => vec![
+            job(128, 2048, 128, 2, None),
+            job(192, 512, 24, 1, None),
+            job(128, 256, 32, 1, Some(Dtype::Bf16)),
+            job(128, 256, 32, 1, Some(Dtype::Int8)),
+            job(128, 256, 32, 1, Some(Dtype::Nf4)),
+        ],
+        Care::Full => vec![
+            job(256, 2048, 128, 2, None),
+            job(512, 1024, 48, 1, None),
+            job(512, 8192, 20, 1, None),
+            job(256, 512, 512, 1, None),
+            job(128, 512, 64, 1, None),
+            job(256, 512, 64, 1, Some(Dtype::Bf16)),
+            job(256, 512, 64, 1, Some(Dtype::Int8)),
+            job(256, 512, 64, 1, Some(Dtype::Nf4)),
+        ],
+    }
+}
+
+/// One block of a decoder with heads of 64.
+fn model(width: usize, vocab: usize, drops: bool) -> DecoderSpec {
+    DecoderSpec {
+        family: DecoderFamily::Llama,
+        vocab,
+        d_model: width,
+        layers: 1,
+        heads: width / 64,
+        kv_heads: width / 64,
+        d_head: 64,
+        d_ff: 4 * width,
+        norm_eps: 1e-6,
+        positions: Positions::Rope(RopeSpec { theta: 1e4, scaling: RopeScaling::Default }),
+        max_positions: 4096,
+        windows: Vec::new(),
+        qkv_bias: false,
+        out_bias: false,
+        mlp_bias: false,
+        tied: true,
+        dropout: Dropouts { embedding: 0.0, attention: 0.0, residual: if drops { 0.1 } else { 0.0 } },
+        init_std: 0.02,
+        bos_id: None,
+        eos_ids: vec![1],
+        pad_id: None,
+    }
+}
+
+/// Of ops with the same work, the best time.
+fn distinct(measured: &[(Work, f64)]) -> Vec<(Work, f64)> {
+    let mut best: HashMap<String, (Work, f64)> = HashMap::new();
+    for (work, seconds) in measured {
+        let entry = best.entry(format!("{work:?}")).or_insert((*work, *seconds));
+        entry.1 = entry.1.min(*seconds);
+    }
+    best.into_values().collect()
+}
+
+/// Trains a job with made-up weights and full batches, op by op: the work of each op of an update and its best time. Those of
+/// a micro-batch count once for each that an update has.
+pub fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Vec<(Work, f64)>, EngineError> {
+    let program = compile(job, choices);
+    let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: job.clip.then_some(1.0), seed: 1 };
+    let mut engine = Engine::start(program, Some(updates.clone()))?;
+    fill(&mut engine, job);
+    let samples = job.staged(choices);
+    engine.staging.take(samples, 0, &engine.program.spec)?;
+    let times = |placed: &Placed| {
+        let mut best = vec![f64::INFINITY; placed.tape.ops.len()];
+        for update in 0..tries {
+            let step = MicroStep { update: update as u64, samples, first_sample: 0, lr: Some(1e-4) };
+            let mut frame = engine.frame(placed);
+            (frame.seed, frame.update, frame.lr) = (updates.seed, step.update, step.lr);
+            (frame.optimizer, frame.clip_norm) = (Some(&updates.optimizer), updates.clip_norm);
+            for (op, best) in placed.tape.ops.iter().zip(&mut best) {
+                let start = clock();
+                frame.run(std::slice::from_ref(op));
+                *best = best.min(clock() - start);
+            }
+        }
+        tape_work(&engine.program, placed).into_iter().zip(best).collect::<Vec<_>>()
+    };
+    let mut all = Vec::new();
+    if let Some(micro) = &engine.program.micro {
+        all.extend(times(micro).repeat(job.effective_batch / samples));
+    }
+    if let Some(update) = &engine.program.update {
+        all.extend(times(update));
+    }
+    Ok(all)
+}
+
+/// Weights and tokens that keep every number small and finite.
+fn fill(engine: &mut Engine, job: &Job) {
+    for index in 0..engine.program.store.params.len() {
+        let vector = engine.program.store.params[index].param.shape.len() == 1;
+        let filled = engine.fill_param(index, |first, out| {
+            let small = |i: usize| ((first + i) % 13) as f32 * 0.004 - 0.024;
+            out.iter_mut().enumerate().for_each(|(i, w)| *w = if vector { 1.0 } else { small(i) });
+            Ok::<(), std::convert::Infallible>(())
+        });
+        match filled {
+            Ok(()) => {}
+        }
+    }
+    let vocab = match &job.spec {
+        plimsoll_plan::spec::ModelSpec::T5(spec) => spec.vocab,
+        plimsoll_plan::spec::ModelSpec::Decoder(spec) => spec.vocab,
+    } as u32;
+    let documents = job.documents;
+    let slot = engine.slot();
+    let tokens = |i: usize| 2 + i as u32 * 7 % (vocab - 2);
+    slot.source.iter_mut().enumerate().for_each(|(i, t)| *t = tokens(i));
+    slot.target.iter_mut().enumerate().for_each(|(i, t)| *t = tokens(i + 1));
+    slot.source_lens.fill(0);
+    slot.source_lens.iter_mut().step_by(documents.max(1)).for_each(|len| *len = job.source_len as u32);
+    slot.target_lens.fill(job.target_len as u32);
 }

@@ -4,14 +4,19 @@
 //! storage, scores of attention, bytes from memory and from cache, exponentials, random numbers, updates, calls. Seconds
 //! are the sum over the units. `plimsoll-engine/src/rates.rs` measures the rates with the engine's own kernels.
 
+mod fit;
+
 use std::ops::{Add, AddAssign, Mul, Sub};
 
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
 use crate::op::{AttentionShape, Gradient, MaxRows, Op, Write};
+use crate::program::{Placed, Program};
 use crate::tape::{Id, Store};
 use crate::tiles::Tiles;
+
+pub use fit::fit;
 
 /// The machine's measured rates: so many a second, all threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,9 +38,11 @@ pub struct Rates {
     pub packed_nf4: f64,
     /// Numbers of a product's left side packed.
     pub packed_rows: f64,
-    /// Floating-point operations of attention's products.
+    /// Floating-point operations of attention, its softmax included.
     pub attention_flops: f64,
-    /// Exponentials.
+    /// Floating-point operations of the loss, its softmax included.
+    pub loss_flops: f64,
+    /// Exponentials of activations.
     pub exponentials: f64,
     /// Random numbers of dropout.
     pub drops: f64,
@@ -52,6 +59,52 @@ impl Default for Rates {
 }
 
 impl Rates {
+    /// In the order of `Unit`.
+    fn each(&self) -> [f64; UNITS] {
+        [
+            self.flops,
+            self.bandwidth,
+            self.cache_bandwidth,
+            self.packed,
+            self.packed_half,
+            self.packed_int8,
+            self.packed_nf4,
+            self.packed_rows,
+            self.attention_flops,
+            self.loss_flops,
+            self.exponentials,
+            self.drops,
+            self.update_bandwidth,
+            self.calls,
+        ]
+    }
+
+    /// Each to the nearest half octave.
+    pub fn rounded(&self) -> Rates {
+        Rates::of_each(self.each().map(half_octave))
+    }
+
+    fn of_each(each: [f64; UNITS]) -> Rates {
+        let [flops, bandwidth, cache_bandwidth, packed, packed_half, packed_int8, packed_nf4, ..] = each;
+        let [.., packed_rows, attention_flops, loss_flops, exponentials, drops, update_bandwidth, calls] = each;
+        Rates {
+            flops,
+            bandwidth,
+            cache_bandwidth,
+            packed,
+            packed_half,
+            packed_int8,
+            packed_nf4,
+            packed_rows,
+            attention_flops,
+            loss_flops,
+            exponentials,
+            drops,
+            update_bandwidth,
+            calls,
+        }
+    }
+
     /// What a machine with these two rates can be expected to have besides: the ratios of the machine that they were first
     /// measured on (2 cores, AVX-512).
     pub fn of(flops: f64, bandwidth: f64) -> Rates {
@@ -65,7 +118,8 @@ impl Rates {
             packed_nf4: flops / 250.0,
             packed_rows: flops / 120.0,
             attention_flops: flops * 0.6,
-            exponentials: flops / 100.0,
+            loss_flops: flops * 0.75,
+            exponentials: flops / 150.0,
             drops: flops / 150.0,
             update_bandwidth: bandwidth,
             calls: 2e5,
@@ -93,13 +147,14 @@ enum Unit {
     PackedNf4,
     PackedRows,
     Attention,
+    Losses,
     Exponentials,
     Drops,
     Updates,
     Calls,
 }
 
-const UNITS: usize = 13;
+const UNITS: usize = 14;
 
 /// Work of one op or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -155,24 +210,14 @@ impl Work {
 
     /// Seconds at the machine's rates.
     pub fn seconds(&self, rates: &Rates) -> f64 {
-        // In the order of `Unit`.
-        let each: [f64; UNITS] = [
-            rates.flops,
-            rates.bandwidth,
-            rates.cache_bandwidth,
-            rates.packed,
-            rates.packed_half,
-            rates.packed_int8,
-            rates.packed_nf4,
-            rates.packed_rows,
-            rates.attention_flops,
-            rates.exponentials,
-            rates.drops,
-            rates.update_bandwidth,
-            rates.calls,
-        ];
-        self.units.iter().zip(each).map(|(units, rate)| units / rate).sum()
+        self.units.iter().zip(rates.each()).map(|(units, rate)| units / rate).sum()
     }
+}
+
+/// Work of each op of a tape of a program, with full batches.
+pub fn tape_work(program: &Program, placed: &Placed) -> Vec<Work> {
+    let scale = Scale { store: &program.store, rows: placed.rows, tiles: Tiles::of(program.simd) };
+    placed.tape.ops.iter().map(|op| scale.work(op)).collect()
 }
 
 /// What ops are weighed by.
@@ -251,8 +296,9 @@ impl Scale<'_> {
             total += of(chunk, later) * (rows / chunk - 1) as f64;
             total += if rows % chunk > 0 { of(rows % chunk, later) } else { Work::default() };
         }
-        let exponentials = if backward { 2 } else { 1 };
-        total.with(Unit::Exponentials, (rows * vocab * exponentials) as f64)
+        // Its products are short of rows and between passes over the logits: they have a rate of their own.
+        let products = std::mem::take(&mut total.units[Unit::Products as usize]);
+        total.with(Unit::Losses, products)
     }
 
     fn attention(&self, shape: &AttentionShape, products: usize, dropped: bool) -> Work {
@@ -262,10 +308,12 @@ impl Scale<'_> {
         let seen = seen.min(shape.window.map_or(usize::MAX, |w| w + shape.tile_rows())).min(shape.max_keys);
         let scores = (samples * shape.heads * shape.max_queries) as f64 * seen as f64;
         let flops = 2.0 * products as f64 * scores * shape.d_kv as f64;
+        // Every tile of queries packs keys and values, and in the backward pass queries and gradients too.
+        let packed = (samples * shape.heads * (shape.max_keys + shape.max_queries) * shape.d_kv * products) as f64;
         let drops = if dropped { scores } else { 0.0 };
         Work { flops, ..Work::call() }
             .with(Unit::Attention, flops)
-            .with(Unit::Exponentials, scores)
+            .with(Unit::Packed, packed / 2.0)
             .with(Unit::Drops, drops)
     }
 
@@ -277,7 +325,9 @@ impl Scale<'_> {
             true => work.with(Unit::Drops, words(side, width) as f64),
             false => work,
         };
-        let exponential = |work: Work, side, width| work.with(Unit::Exponentials, words(side, width) as f64);
+        // GELU is a tanh, and its slope takes several times as long: 1.9 and 6.5 times silu's measured 3.6 ns.
+        let exponential =
+            |work: Work, side, width, each: f64| work.with(Unit::Exponentials, words(side, width) as f64 * each);
         let stored = |weight: Id| Sides { right: self.store.dtype(weight), ..PLAIN };
         match op {
             Op::Linear { side, weight, inputs, outputs, .. } => {
@@ -312,15 +362,15 @@ impl Scale<'_> {
             Op::Copy { side, width, .. } | Op::ColumnSum { side, width, .. } => moved(*side, *width, 2),
             Op::Relu { side, width, drop, .. } => drawn(moved(*side, *width, 2), drop.is_some(), *side, *width),
             Op::ReluBackward { side, width, .. } => moved(*side, *width, 3),
-            Op::Gelu { side, width, .. } => exponential(moved(*side, *width, 2), *side, *width),
-            Op::GeluBackward { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width),
-            Op::GatedSilu { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width),
-            Op::GatedSiluBackward { side, width, .. } => exponential(moved(*side, *width, 5), *side, *width),
+            Op::Gelu { side, width, .. } => exponential(moved(*side, *width, 2), *side, *width, 1.9),
+            Op::GeluBackward { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width, 6.5),
+            Op::GatedSilu { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width, 1.0),
+            Op::GatedSiluBackward { side, width, .. } => exponential(moved(*side, *width, 5), *side, *width, 1.5),
             Op::GatedGelu { side, width, drop, .. } => {
-                drawn(exponential(moved(*side, *width, 3), *side, *width), drop.is_some(), *side, *width)
+                drawn(exponential(moved(*side, *width, 3), *side, *width, 1.9), drop.is_some(), *side, *width)
             }
             Op::GatedGeluBackward { side, width, drop, .. } => {
-                drawn(exponential(moved(*side, *width, 5), *side, *width), drop.is_some(), *side, *width)
+                drawn(exponential(moved(*side, *width, 5), *side, *width, 6.5), drop.is_some(), *side, *width)
             }
             Op::HeadNorm { side, heads, width, .. } | Op::Rope { side, heads, width, .. } => {
                 moved(*side, heads * width, 2)

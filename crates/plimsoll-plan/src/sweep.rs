@@ -30,17 +30,17 @@ pub struct SweepPoint {
 /// each is faster than the one before it.
 pub fn sweep(job: &Job, terms: &Terms) -> Vec<SweepPoint> {
     let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
-    let mut found: Vec<Sized> = Vec::new();
+    let mut found: Vec<(Bytes, Sized)> = Vec::new();
     for budget in budgets(&search) {
         let Some(plan) = search.within(budget) else { continue };
-        if found.iter().all(|f| f.choices != plan.choices) {
-            found.push(plan);
+        if found.iter().all(|(_, f)| f.choices != plan.choices) {
+            found.push((chosen_from(&search, &plan, budget), plan));
         }
     }
-    found.sort_by_key(|f| f.peak);
+    found.sort_by_key(|(budget, _)| *budget);
     let tokens = search.tokens();
-    let point = |plan: &Sized| SweepPoint {
-        budget: plan.peak,
+    let point = |(budget, plan): &(Bytes, Sized)| SweepPoint {
+        budget: *budget,
         peak: plan.peak,
         seconds_per_update: plan.seconds,
         tokens_per_second: tokens / plan.seconds,
@@ -49,10 +49,25 @@ pub fn sweep(job: &Job, terms: &Terms) -> Vec<SweepPoint> {
     found.iter().map(point).collect()
 }
 
-/// Budgets in even steps of ratio between the smallest plan and the one that is chosen without a budget.
+/// The least budget that a plan is chosen under, where it is under `budget`. Under a smaller one that it would fit into, a
+/// slower and smaller one may be near enough to the fastest that fits.
+fn chosen_from(search: &Search, plan: &Sized, budget: Bytes) -> Bytes {
+    let sizes = search.sizes_between(plan.peak, budget);
+    let (mut low, mut high) = (0, sizes.len());
+    while low < high {
+        let middle = (low + high) / 2;
+        match search.within(sizes[middle]).is_some_and(|found| found.choices == plan.choices) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    sizes.get(low).copied().unwrap_or(budget)
+}
+
+/// Budgets in even steps of ratio between the smallest plan and the fastest.
 fn budgets(search: &Search) -> Vec<Bytes> {
     let least = search.least().peak;
-    let most = search.within(Bytes(u64::MAX)).map_or(least, |found| found.peak);
+    let most = search.fastest().peak.max(least);
     let ratio = most.0 as f64 / least.0.max(1) as f64;
     let between = |nth: usize| least.0 as f64 * ratio.powf(nth as f64 / (POINTS - 1) as f64);
     let mut list: Vec<Bytes> = (0..POINTS).map(|nth| Bytes(between(nth) as u64).max(least).min(most)).collect();

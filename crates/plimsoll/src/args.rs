@@ -82,6 +82,12 @@ pub struct ProbeArgs {
     /// Folder whose disk is looked at: where runs will be written
     #[arg(value_name = "DIR", default_value = ".")]
     pub path: PathBuf,
+    /// Measure how fast this machine trains, for a few seconds, and keep it for the plans to come
+    #[arg(long)]
+    pub rates: bool,
+    /// Compute threads to measure with [default: the usable cores]
+    #[arg(long, value_name = "N", requires = "rates")]
+    pub threads: Option<usize>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -8,6 +8,7 @@ mod inference;
 mod job;
 mod launch;
 mod prepare;
+mod rates;
 mod render;
 mod settings;
 mod swap_facts;

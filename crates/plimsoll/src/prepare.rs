@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, loader_heap};
-use plimsoll_engine::{measure_rates, simd, with_cores};
+use plimsoll_engine::simd;
 use plimsoll_machine::{Bytes, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
@@ -25,6 +25,7 @@ use self::budget::Budgets;
 use crate::args::Init;
 use crate::heap::{self, Role};
 use crate::job::recompute::Recompute;
+use crate::rates;
 use crate::render::{Fail, OrFail};
 use crate::settings::{RunLength, Settings};
 
@@ -174,7 +175,7 @@ pub fn prepare_and<T>(
         }
     };
     let loader_rate = loader_rate(&sources, &tokenizer, source_len)?;
-    let rates = with_cores(job.threads, || {}, || measure_rates(job.simd))?;
+    let rates = rates::rates(&root, job.threads, job.simd)?;
     heap::trim();
     let facts = sources.load_facts(order).with_recipe(&recipe);
     let eval_facts = eval.as_ref().map(|e| e.load_facts(Order::new(0, false)).with_recipe(&recipe));

@@ -5,6 +5,7 @@ use plimsoll_machine::{Bytes, Probe, Root, probe};
 use serde::Serialize;
 
 use crate::args::ProbeArgs;
+use crate::rates;
 use crate::render::{self, Fail, OrFail};
 use crate::swap_facts::swap_facts;
 
@@ -24,6 +25,12 @@ struct Found<'a> {
 pub fn run(args: &ProbeArgs) -> Result<(), Fail> {
     let root = Root::system();
     let found = probe(&root, &args.path).or_usage()?;
+    if args.rates {
+        // As a job has them that says nothing of threads.
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        let kept = rates::measure(&root, args.threads.unwrap_or(usable).max(1))?;
+        return if args.json { render::json(&kept) } else { render::data(&kept) };
+    }
     let advice = swap_facts(&root).and_then(|facts| swap_advice(found.ram.total, &facts));
     if args.json {
         return render::json(&Found { probe: &found, swap_advice: advice });
