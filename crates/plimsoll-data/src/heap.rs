@@ -74,6 +74,13 @@ pub struct LoadFacts {
     /// Heap of the chat template.
     #[serde(default)]
     pub template_bytes: u64,
+    /// Heap that the tokenizer takes for each byte (by weight) of the text in work.
+    #[serde(default = "most_effort")]
+    pub tokenizer_effort: u64,
+}
+
+fn most_effort() -> u64 {
+    TOKENIZER_BYTES_PER_TEXT_BYTE
 }
 
 impl LoadFacts {
@@ -81,6 +88,11 @@ impl LoadFacts {
     pub fn with_recipe(self, recipe: &Recipe) -> LoadFacts {
         let template_bytes = recipe.template().map_or(0, |template| template.heap_bytes());
         LoadFacts { kind: recipe.kind(), template_bytes, ..self }
+    }
+
+    /// The facts for a tokenizer whose effort was measured ([`crate::tokenizer_effort`]).
+    pub fn with_effort(self, tokenizer_effort: u64) -> LoadFacts {
+        LoadFacts { tokenizer_effort, ..self }
     }
 
     /// Heap of [`crate::RowTexts`] (in file order), its sources not included.
@@ -100,6 +112,7 @@ impl Sources {
             index_bytes: self.index_bytes(),
             kind: self.kind(),
             template_bytes: 0,
+            tokenizer_effort: TOKENIZER_BYTES_PER_TEXT_BYTE,
         }
     }
 }
@@ -117,9 +130,9 @@ pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetc
         }
     };
     let thread = match facts.kind {
-        Kind::Pairs => thread_bytes(&facts.data, shape),
-        Kind::Chat => chat_thread_bytes(&facts.data, shape),
-        Kind::Text => text_thread_bytes(&facts.data, shape),
+        Kind::Pairs => thread_bytes(facts, shape),
+        Kind::Chat => chat_thread_bytes(facts, shape),
+        Kind::Text => text_thread_bytes(facts, shape),
     };
     LoaderHeap {
         index_bytes: facts.index_bytes,
@@ -158,34 +171,34 @@ fn column_bytes(pages: &ColumnPages) -> u64 {
         + COLUMN_READER_BYTES
 }
 
-fn thread_bytes(facts: &DataFacts, shape: BatchShape) -> u64 {
+fn thread_bytes(load: &LoadFacts, shape: BatchShape) -> u64 {
+    let facts = &load.data;
     let seen = |longest: u64, len: usize| longest.min(clip_bytes(len) as u64);
     let weight = |longest: u64, len: usize| (longest * MOST_WEIGHT as u64).min(clip_bytes(len) as u64);
     let held = |longest: u64, len: usize| seen(longest, len) + 4 * len as u64;
     let heaviest = weight(facts.longest_source, shape.source_len).max(weight(facts.longest_target, shape.target_len));
     held(facts.longest_source, shape.source_len)
         + held(facts.longest_target, shape.target_len)
-        + heaviest * TOKENIZER_BYTES_PER_TEXT_BYTE
+        + heaviest * load.tokenizer_effort
         + THREAD_BYTES
 }
 
 /// A conversation is parsed and rendered whole, as far as it may be looked at; a template may write more than it was given,
 /// so the tokenizer's share does not know the data.
-fn chat_thread_bytes(facts: &DataFacts, shape: BatchShape) -> u64 {
+fn chat_thread_bytes(load: &LoadFacts, shape: BatchShape) -> u64 {
     let seen = clip_bytes(shape.source_len + 1) as u64 + 4;
     // The text itself, and two beginnings of it, in buffers that double.
     let rendered = 3 * 3 * seen;
-    CHAT_BYTES_PER_TEXT_BYTE * facts.longest_source
+    CHAT_BYTES_PER_TEXT_BYTE * load.data.longest_source
         + rendered
-        + seen * (TOKENIZER_BYTES_PER_TEXT_BYTE + TOKENS_BYTES_PER_TEXT_BYTE)
+        + seen * (load.tokenizer_effort + TOKENS_BYTES_PER_TEXT_BYTE)
         + THREAD_BYTES
 }
 
 /// A text is taken in parts of what may be looked at.
-fn text_thread_bytes(facts: &DataFacts, shape: BatchShape) -> u64 {
+fn text_thread_bytes(load: &LoadFacts, shape: BatchShape) -> u64 {
+    let facts = &load.data;
     let most = clip_bytes(shape.source_len + 1) as u64;
     let weight = (facts.longest_source * MOST_WEIGHT as u64).min(most);
-    3 * facts.longest_source.min(most)
-        + weight * (TOKENIZER_BYTES_PER_TEXT_BYTE + TOKENS_BYTES_PER_TEXT_BYTE)
-        + THREAD_BYTES
+    3 * facts.longest_source.min(most) + weight * (load.tokenizer_effort + TOKENS_BYTES_PER_TEXT_BYTE) + THREAD_BYTES
 }

@@ -175,7 +175,7 @@ pub(crate) const MOST_WEIGHT: usize = 3;
 
 /// Characters that NFKC writes out at five to eleven times their length (Arabic ligatures of whole phrases, squared
 /// words), and the tokenizer's memory with them.
-fn grows(c: char) -> bool {
+pub(crate) fn grows(c: char) -> bool {
     matches!(c, '\u{fdf0}'..='\u{fdff}' | '\u{3300}'..='\u{33ff}')
 }
 

@@ -24,6 +24,6 @@ mod step;
 pub use engine::{ENGINE_STACK, Engine, Updates, WORKER_STACK, with_cores};
 pub use error::EngineError;
 pub use generate::{Answer, GenerateOptions, Sampling};
-pub use rates::{Care, Clock, measure_rates, measure_rates_by, timed_ops};
+pub use rates::{Care, Clock, measure_rates, measure_rates_by, timed_update};
 pub use snapshot::Snapshot;
 pub use step::{Loss, MicroStep, NotFinite, Updated};

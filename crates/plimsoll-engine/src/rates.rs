@@ -141,7 +141,7 @@ fn distinct(measured: &[(Work, f64)]) -> Vec<(Work, f64)> {
 
 /// Trains a job with made-up weights and full batches, op by op: the work of each op of an update and its best time. Those of
 /// a micro-batch count once for each that an update has.
-pub fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Vec<(Work, f64)>, EngineError> {
+fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Vec<(Work, f64)>, EngineError> {
     let program = compile(job, choices);
     let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: job.clip.then_some(1.0), seed: 1 };
     let mut engine = Engine::start(program, Some(updates.clone()))?;
@@ -171,6 +171,26 @@ pub fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Re
         all.extend(times(update));
     }
     Ok(all)
+}
+
+/// Trains a job with made-up weights and full batches: seconds of a whole update, the best of some.
+pub fn timed_update(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<f64, EngineError> {
+    let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: job.clip.then_some(1.0), seed: 1 };
+    let mut engine = Engine::start(compile(job, choices), Some(updates))?;
+    fill(&mut engine, job);
+    let samples = job.staged(choices);
+    let mut best = f64::INFINITY;
+    for update in 0..tries as u64 {
+        let mut step = MicroStep { update, samples, first_sample: 0, lr: Some(1e-4) };
+        let start = clock();
+        for first in (0..job.effective_batch).step_by(samples) {
+            step.first_sample = first as u32;
+            engine.micro_step(step)?;
+        }
+        engine.finish_update(step)?;
+        best = best.min(clock() - start);
+    }
+    Ok(best)
 }
 
 /// Weights and tokens that keep every number small and finite.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::Choices;
 use crate::cost::Rates;
+use crate::explain::{self, cuts, next_faster};
 pub use crate::explain::{Cut, NextFaster};
-use crate::explain::{cuts, next_faster};
 use crate::footprint::{self, DiskFacts, Footprint, Overheads};
 use crate::program::{Job, Program};
 pub use crate::remedy::Remedy;
@@ -35,6 +35,8 @@ pub struct Pins {
     pub loader_threads: Option<usize>,
     /// Checkpoints are written in the background, from a copy; heeded where the run saves on its way.
     pub snapshot: Option<bool>,
+    /// Compute threads; where they are not held, a job that does not fit is tried with fewer than it names.
+    pub threads: Option<usize>,
 }
 
 /// What a plan is made from, besides the job.
@@ -172,14 +174,44 @@ pub fn decide(job: &Job, terms: &Terms) -> Decision {
     best
 }
 
-/// The choice among plans with the same result.
+/// The choice among plans with the same result. Every thread has a workspace of its own, but half of them cost twice the
+/// time, more than any other choice does: fewer are taken where nothing else fits.
 fn decide_same(job: &Job, terms: &Terms) -> Decision {
+    let pins = terms.held.unwrap_or(terms.pins);
+    let job = &Job { threads: pins.threads.unwrap_or(job.threads), ..job.clone() };
+    let mut best = decide_on(job, terms);
+    let fewest = terms.pins.threads.unwrap_or(1);
+    if terms.held.is_some() || fewest != job.threads {
+        let (job, terms) = at_threads(job, terms, fewest);
+        best.plan.smallest = Search::new(&job, &terms, terms.pins).least().peak;
+    }
+    let mut threads = job.threads;
+    while pins.threads.is_none() && best.plan.ram.peak > terms.ram && threads > 1 {
+        threads /= 2;
+        let (job, terms) = at_threads(job, terms, threads);
+        let mut next = decide_on(&job, &terms);
+        if next.plan.ram.peak < best.plan.ram.peak {
+            let cut = explain::fewer_threads(&job, &best.plan, &next.plan);
+            next.plan.cuts = std::mem::take(&mut best.plan.cuts);
+            next.plan.cuts.push(cut);
+            next.plan.smallest = best.plan.smallest;
+            best = next;
+        }
+    }
+    best
+}
+
+/// The job on fewer threads; the machine is taken to be slower in proportion.
+fn at_threads<'a>(job: &Job, terms: &Terms<'a>, threads: usize) -> (Job, Terms<'a>) {
+    let rates = terms.rates.scaled(threads as f64 / job.threads as f64);
+    (Job { threads, ..job.clone() }, Terms { rates, ..*terms })
+}
+
+/// The choice for this many threads.
+fn decide_on(job: &Job, terms: &Terms) -> Decision {
     let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
     let (least, fastest) = (search.least(), search.fastest());
-    let smallest = match terms.held {
-        None => least.peak,
-        Some(_) => Search::new(job, terms, terms.pins).least().peak,
-    };
+    let smallest = least.peak;
     let within = search.within(terms.ram);
     let chosen = within.unwrap_or(least);
     let found = search.with_snapshot(search.place(chosen.choices));

@@ -79,6 +79,11 @@ impl Rates {
         ]
     }
 
+    /// All of them so many times as fast.
+    pub fn scaled(&self, times: f64) -> Rates {
+        Rates::of_each(self.each().map(|rate| rate * times))
+    }
+
     /// Each to the nearest half octave.
     pub fn rounded(&self) -> Rates {
         Rates::of_each(self.each().map(half_octave))

@@ -7,6 +7,7 @@ use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::choices::Choices;
+use crate::choose::Plan;
 use crate::program::Job;
 use crate::search::{Search, Sized};
 
@@ -120,6 +121,18 @@ pub(crate) fn cuts(search: &Search, fastest: Sized, chosen: Sized) -> Vec<Cut> {
         Cut { what, saved, slower_percent }
     };
     way.into_iter().enumerate().map(tell).collect()
+}
+
+/// The last step of a way: from the smallest plan on more threads to one on fewer.
+pub(crate) fn fewer_threads(job: &Job, from: &Plan, to: &Plan) -> Cut {
+    let changes = difference(job, &from.choices, &to.choices);
+    let and = if changes.is_empty() { String::new() } else { format!("; {changes}") };
+    let plural = if to.threads == 1 { "" } else { "s" };
+    Cut {
+        what: format!("{} compute thread{plural} instead of {}{and}", to.threads, from.threads),
+        saved: from.ram.peak.0 as i64 - to.ram.peak.0 as i64,
+        slower_percent: (to.seconds_per_update / from.seconds_per_update - 1.0) * 100.0,
+    }
 }
 
 /// What the smallest noticeably faster plan lacks.

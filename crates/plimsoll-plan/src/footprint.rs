@@ -40,6 +40,13 @@ pub struct Beside {
 }
 
 impl Beside {
+    /// The evaluation's line. A writer that the steps wait for has ended before an evaluation begins, so only what is above
+    /// its buffers counts.
+    fn evaluation(&self, overheads: &Overheads) -> Bytes {
+        let writer = if self.snapshot.is_some() { Bytes::ZERO } else { overheads.checkpoint_writer };
+        overheads.evaluation.saturating_sub(writer)
+    }
+
     /// The snapshot's line: the copy, and the stack of the thread that writes it out.
     fn snapshot(&self, overheads: &Overheads) -> Bytes {
         self.snapshot.map_or(Bytes::ZERO, |copy| copy + overheads.stack)
@@ -93,18 +100,22 @@ impl Footprint {
 
 /// Named slack: heap that the run's own bookkeeping touches, and what allocator and kernel round up. Measured over the
 /// jobs of `plimsoll/tests/contract.rs`, with every other line at what it really took: 0.9 to 1.3 MiB.
-pub const RESERVE: Bytes = Bytes::mib(2);
+pub const RESERVE: Bytes = Bytes::kib(1280);
 
 /// Page tables for `bytes` of memory: eight bytes a page, and the upper levels with the program's own; and what else the
 /// kernel charges to a run (stacks, descriptors). Measured over the same jobs, both processes, as the highest
-/// `memory.kmem` of their cgroup: 0.3 to 1.0 MiB, of which page tables (`VmPTE`) 0.15 to 0.3.
+/// `memory.kmem` of their cgroup: 0.3 to 1.0 MiB, of which page tables (`VmPTE`) 0.15 to 0.3. What is above this for a
+/// moment is met by clean pages of the program, which the kernel drops.
 fn page_tables(bytes: Bytes) -> Bytes {
-    Bytes(bytes.0 / 512) + Bytes::mib(1)
+    Bytes(bytes.0 / 512) + Bytes::kib(640)
 }
+
+/// Slack of a start, which was measured when it was over.
+const START_RESERVE: Bytes = Bytes::kib(512);
 
 /// What the start alone comes to, over all processes.
 fn start_total(overheads: &Overheads) -> Bytes {
-    overheads.startup_peak + overheads.supervisor + page_tables(overheads.startup_peak) + RESERVE
+    overheads.startup_peak + overheads.supervisor + page_tables(overheads.startup_peak) + START_RESERVE
 }
 
 /// What [`ram`] adds up to for an arena of this size on this many compute threads: it never falls while one of them grows.
@@ -113,7 +124,8 @@ pub(crate) fn ram_total(arena: Bytes, beside: &Beside, threads: usize, overheads
     let stacks = overheads.stack * (threads + beside.loader_threads) as u64;
     let held = overheads.program + overheads.tokenizer + beside.loader + stacks + beside.snapshot(overheads);
     let worker = arena + held;
-    let others = overheads.checkpoint_writer + overheads.evaluation + overheads.supervisor + overheads.mirror + RESERVE;
+    let others =
+        overheads.checkpoint_writer + beside.evaluation(overheads) + overheads.supervisor + overheads.mirror + RESERVE;
     (worker + others + page_tables(worker)).max(start_total(overheads))
 }
 
@@ -144,7 +156,7 @@ pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: By
         ("thread stacks", stacks),
         ("snapshot", snapshot),
         ("checkpoint writer", overheads.checkpoint_writer),
-        ("evaluation", overheads.evaluation),
+        ("evaluation", beside.evaluation(overheads)),
         ("supervisor", overheads.supervisor),
         ("mirror", overheads.mirror),
         ("page tables", page_tables(worker)),

@@ -140,11 +140,10 @@ fn pins_are_kept() {
     let pins = Pins {
         micro_batch: Some(2),
         recompute: Some(5),
-        recompute_attention: None,
         loss_chunk: Some(48),
         optimizer_in_backward: Some(false),
         loader_threads: Some(3),
-        snapshot: None,
+        ..Pins::default()
     };
     let plan = choose(&job, &terms(Bytes::gib(8), pins)).plan;
     let expected = Choices {
@@ -321,4 +320,25 @@ proptest! {
         };
         check_overlap(&compile(&job, &choices));
     }
+}
+
+#[test]
+fn fewer_threads_are_taken_where_nothing_else_fits_and_held_ones_are_kept() {
+    let job = Job { threads: 8, ..job(T5Spec::small(), 8, 64, OptimizerSpec::adafactor(1e-3)) };
+    let held = |n| Pins { threads: Some(n), ..Pins::default() };
+    let plan = |ram, pins| choose(&job, &terms(ram, pins)).plan;
+    let most = plan(Bytes::gib(8), Pins::default());
+    assert_eq!(most.threads, 8, "there is room for all");
+    let least = |n| plan(Bytes(1), held(n)).ram.peak;
+    assert_eq!(most.smallest, least(1));
+    assert!(least(1) < least(4) && least(4) < least(8));
+    let tight = plan(least(8) - Bytes(1), Pins::default());
+    assert_eq!((tight.verdict, tight.threads), (Verdict::Fits, 4));
+    let said = &tight.cuts.last().unwrap().what;
+    assert!(said.starts_with("4 compute threads instead of 8"), "{said}");
+    let saved: i64 = tight.cuts.iter().map(|cut| cut.saved).sum();
+    assert!(saved > 0 && tight.seconds_per_update > most.seconds_per_update * 1.5);
+    assert_eq!(plan(least(1), Pins::default()).threads, 1);
+    assert_eq!(plan(least(1) - Bytes(1), Pins::default()).verdict, Verdict::TooBig);
+    assert_eq!(plan(least(4), held(8)).verdict, Verdict::TooBig);
 }

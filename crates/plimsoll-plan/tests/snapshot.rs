@@ -22,6 +22,7 @@ const NONE: Pins = Pins {
     optimizer_in_backward: None,
     loader_threads: None,
     snapshot: None,
+    threads: None,
 };
 
 fn job() -> Job {
@@ -120,6 +121,7 @@ fn the_smallest_plan_keeps_the_users_pins_and_gives_up_what_an_earlier_plan_chos
         optimizer_in_backward: Some(c.optimizer_in_backward),
         loader_threads: Some(c.loader_threads),
         snapshot: Some(true),
+        threads: Some(2),
     };
     let on = choose(&job(), &Terms { held: Some(held), ..terms(Bytes::gib(16), NONE) }).plan;
     assert_eq!((on.choices, on.snapshot, on.smallest), (c, true, free.smallest));

@@ -128,10 +128,11 @@ impl Leaf {
     }
 
     /// What the limit leaves, where the worker has used up more than half of the margin; `None` where it has not, or
-    /// where there is no limit.
+    /// where there is no limit. A checkpoint that is being written back is no use of the margin: the kernel slows its
+    /// writer down and waits.
     pub fn short_of(&self) -> Result<Option<Bytes>, RecoverError> {
         let Some(guard) = self.guard else { return Ok(None) };
-        let left = guard.limit.saturating_sub(self.working_set()?);
+        let left = guard.limit.saturating_sub(self.without_files()?);
         Ok((left.0 < guard.margin.0 / 2).then_some(left))
     }
 

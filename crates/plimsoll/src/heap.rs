@@ -16,6 +16,8 @@ pub enum Role {
     Engine = 1,
     /// Threads that read and tokenise, and what is allocated on their behalf.
     Loader = 2,
+    /// What is tried to see how much heap it takes.
+    Trial = 3,
 }
 
 thread_local! {
@@ -34,7 +36,7 @@ impl Counters {
     }
 }
 
-static COUNTERS: [Counters; 3] = [Counters::new(), Counters::new(), Counters::new()];
+static COUNTERS: [Counters; 4] = [const { Counters::new() }; 4];
 
 /// Counts and passes on to the system's allocator.
 pub struct Counted;
@@ -109,6 +111,15 @@ pub fn on_behalf<R>(role: Role, f: impl FnOnce() -> R) -> R {
     let result = f();
     ROLE.with(|cell| cell.set(before));
     result
+}
+
+/// Runs `f` on this thread: the most bytes that it held above those of before. One trial at a time.
+pub fn peak_of(f: &mut dyn FnMut()) -> u64 {
+    let counters = &COUNTERS[Role::Trial as usize];
+    let before = counters.held.load(Relaxed);
+    counters.peak.store(before, Relaxed);
+    on_behalf(Role::Trial, f);
+    (counters.peak.load(Relaxed) - before).max(0) as u64
 }
 
 /// Allocations of a role so far.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, loader_heap};
+use plimsoll_data::{Kind, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, loader_heap, tokenizer_effort};
 use plimsoll_engine::simd;
 use plimsoll_machine::{Bytes, Root, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
@@ -33,10 +33,12 @@ use crate::settings::{RunLength, Settings};
 pub const PREFETCH: usize = 2;
 /// Stack that a thread touches, measured with deep tokenizers and every kernel.
 const STACK: Bytes = Bytes::kib(96);
-/// Of all that files are mapped into, a run touches less than this part after its start. Measured over runs of
-/// `examples/chat` and `examples/sft` (whole, LoRA, nf4, recompute, saves, evaluation), as the highest `RssFile` behind the
-/// first step: 0.33 to 0.36 in release builds, 0.28 to 0.31 in test builds; `tests/contract.rs` holds the sum. Such pages are clean: under pressure the kernel drops them.
-const CODE_SHARE: (u64, u64) = (2, 5);
+/// What a phase of a run (steps, evaluation, save) touches of program and libraries. Measured as `RssFile` at the peak of
+/// the jobs of `tests/contract.rs`: 7.1 to 9.6 MiB, with chat templates 7.9 to 11.3; release builds are smaller. Such pages
+/// are clean: under pressure the kernel drops them, and what is above this is within the reserve.
+const CODE: Bytes = Bytes::mib(9);
+/// What chat templates add to it.
+const TEMPLATE_CODE: Bytes = Bytes::mib(1);
 /// Rows that the loader's rate is measured on.
 const RATE_ROWS: u64 = 64;
 /// Passes over them: the first warms caches, the best counts.
@@ -176,9 +178,11 @@ pub fn prepare_and<T>(
     };
     let loader_rate = loader_rate(&sources, &tokenizer, source_len)?;
     let rates = rates::rates(&root, job.threads, job.simd)?;
+    let effort = tokenizer_effort(&tokenizer, &|work| heap::peak_of(work));
     heap::trim();
-    let facts = sources.load_facts(order).with_recipe(&recipe);
-    let eval_facts = eval.as_ref().map(|e| e.load_facts(Order::new(0, false)).with_recipe(&recipe));
+    let load_facts = |of: &Sources, order| of.load_facts(order).with_recipe(&recipe).with_effort(effort);
+    let facts = load_facts(&sources, order);
+    let eval_facts = eval.as_ref().map(|of| load_facts(of, Order::new(0, false)));
     let heap_of = |facts: &LoadFacts, samples: usize, threads: usize| {
         let shape = BatchShape { samples, source_len, target_len, documents };
         Bytes(loader_heap(facts, shape, threads, PREFETCH).total_bytes())
@@ -206,8 +210,8 @@ pub fn prepare_and<T>(
             startup_peak: Bytes::ZERO,
             supervisor: supervisor_bytes(supervisor, &root, at_start.rss),
             // The writer's buffer, the header of the file, and the manifest.
-            checkpoint_writer: plimsoll_recover::checkpoint::BUFFER + Bytes::kib(512),
-            evaluation: eval_facts.as_ref().map_or(Bytes::ZERO, |f| Bytes(f.row_texts_bytes()) + Bytes::kib(512)),
+            checkpoint_writer: plimsoll_recover::checkpoint::BUFFER + Bytes::kib(256),
+            evaluation: eval_facts.as_ref().map_or(Bytes::ZERO, |f| Bytes(f.row_texts_bytes()) + Bytes::kib(256)),
             stack: STACK,
             mirror: if settings.mirror.is_some() { plimsoll_mirror::MEMORY } else { Bytes::ZERO },
         },
@@ -225,7 +229,8 @@ pub fn prepare_and<T>(
     let started = own_memory(&root)?.peak;
     plimsoll_recover::shed();
     let now = own_memory(&root)?;
-    let code = Bytes(own_mapped_files(&root)?.0 / CODE_SHARE.1 * CODE_SHARE.0);
+    let code = if kind == Kind::Chat { CODE + TEMPLATE_CODE } else { CODE };
+    let code = own_mapped_files(&root)?.min(code);
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + code;
     terms.overheads.startup_peak = started;
     drop(first);
@@ -298,6 +303,7 @@ fn pins(settings: &Settings, spec: &ModelSpec) -> Result<Pins, Fail> {
         optimizer_in_backward: said.optimizer_in_backward,
         loader_threads: number(said.loader_threads),
         snapshot: said.snapshot,
+        threads: settings.says("train.threads").then_some(settings.threads),
     })
 }
 
@@ -317,8 +323,8 @@ fn held_recompute(how: Recompute, blocks: usize) -> Result<usize, Fail> {
 fn supervisor_bytes(supervisor: Supervisor, root: &Root, ours: Bytes) -> Bytes {
     match supervisor {
         // It waits in a system call; what it holds now, and its last words.
-        Supervisor::Running(pid) => process_memory(root, pid).map_or(ours, |m| m.peak) + Bytes::kib(512),
-        Supervisor::Later => ours + Bytes::kib(512),
+        Supervisor::Running(pid) => process_memory(root, pid).map_or(ours, |m| m.peak) + Bytes::kib(320),
+        Supervisor::Later => ours + Bytes::kib(320),
     }
 }
 

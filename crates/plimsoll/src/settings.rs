@@ -202,6 +202,11 @@ impl Settings {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
 
+    /// Whether a setting was said, by a flag or in the job.
+    pub fn says(&self, key: &str) -> bool {
+        *self.origin(key) != Origin::Default
+    }
+
     /// The name that the run folder begins with: the folder of the job file, or the model.
     pub fn run_name(&self) -> String {
         let folder = match &self.job_file {

@@ -25,9 +25,8 @@ const DRAWN: u64 = 108;
 const MANY_STEPS: (u64, usize) = (DRAWN + 1, 200);
 const FEW_STEPS: (u64, usize) = (DRAWN + 2, 20);
 const MIB: u64 = 1 << 20;
-/// What the median plan may be above its run. Measured: 7.0 % over 111 jobs in test builds (2026-11-15), whose program and
-/// supervisor are larger than those of a release; the aim is 3 %.
-const MEDIAN_OVER: f64 = 0.08;
+/// What the median plan may be above its run.
+const MEDIAN_OVER: f64 = 0.03;
 /// Two plans of one job may differ by this: what is measured at the start (heap, libraries) is not the same to the byte.
 const MEASURED_ANEW: u64 = MIB;
 
@@ -178,8 +177,9 @@ fn no_run_uses_more_than_its_plan_and_no_plan_is_far_above_its_run() {
         most = (most.0.max(mib(planned) - mib(peak)), most.1.max(peak as f64 / planned as f64));
         let said = format!("job {:>2}: planned {:>6.2} MiB, measured {:>6.2} MiB", job.number, mib(planned), mib(peak));
         println!("{said}");
+        println!("PARTS {} {} {}", serde_json::json!({"n": job.number, "planned": planned, "peak": peak, "anon": run.seen.at_peak.0, "file": run.seen.at_peak.1, "sup": run.seen.supervisor, "pte": run.seen.page_tables, "worker": run.seen.worker, "lp": run.bytes("loader_heap_peak_bytes"), "lh": run.bytes("loader_heap_planned_bytes"), "kind": format!("{:?}", job.kind)}), run.plan["ram"]["parts"], "");
         over.push(planned as f64 / peak as f64 - 1.0);
-        let tight = peak <= planned && planned <= peak * 105 / 100 + 20 * MIB;
+        let tight = peak <= planned && planned <= peak * 105 / 100 + 16 * MIB;
         claim(tight, || format!("{said}; {:#}\n{job:?}", run.plan["ram"]))?;
         claim(planned == number(&run.plan, "/ram/peak"), || format!("job {}: summary and plan differ", job.number))?;
         claim(planned <= number(&run.plan, "/ram/budget"), || {
@@ -217,7 +217,9 @@ fn the_peak_in_the_summary_is_not_below_what_is_seen_from_outside() {
         claim(seen.sum() + seen.page_tables <= planned, || {
             format!("job {}: {seen:?} with page tables is above the plan of {planned}", run.job.number)
         })?;
-        claim(seen.sum() <= said + counter_slack(), || format!("job {}: said {said}, seen {seen:?}", run.job.number))
+        claim(seen.sum() + seen.page_tables <= said + counter_slack(), || {
+            format!("job {}: said {said}, seen {seen:?}", run.job.number)
+        })
     }));
 }
 
@@ -319,7 +321,7 @@ fn every_remedy_of_a_refused_plan_makes_it_fit() {
         job.write(dir);
         let mut flags = job.flags(dir);
         // Far enough below: in small jobs the start weighs most, and a search under a budget starts smaller.
-        flags.set("--ram", smallest(&flags, dir) - 6 * MEASURED_ANEW);
+        flags.set("--ram", smallest(&flags, dir) - 3 * MEASURED_ANEW);
         let refused = plimsoll("plan", &flags, &["--json"], dir, None);
         assert_eq!(refused.code, Some(3), "{}", refused.talk);
         let plan = refused.json();
@@ -336,7 +338,7 @@ fn every_remedy_of_a_refused_plan_makes_it_fit() {
         }
     }
     println!("remedies tried: {kinds:?}");
-    assert!(kinds.len() >= 3, "only these were offered: {kinds:?}");
+    assert!(kinds.len() >= 4, "only these were offered: {kinds:?}");
 }
 
 /// What a remedy says, as flags.

@@ -70,6 +70,7 @@ pub fn pins_of(plan: &Plan) -> Pins {
         optimizer_in_backward: Some(c.optimizer_in_backward),
         loader_threads: Some(c.loader_threads),
         snapshot: Some(plan.snapshot),
+        threads: Some(plan.threads),
     }
 }
 

@@ -18,6 +18,7 @@ impl Run<'_> {
     /// Ends the run.
     pub(super) fn finish(mut self) -> Result<(), Fail> {
         let model = self.folder.join("model");
+        self.between_phases();
         let ended = self
             .with_patience(|run| run.save_unless_saved(SaveReason::End))
             .and_then(|()| self.with_patience(|run| save::save_final(run, &model)));

@@ -320,6 +320,7 @@ impl<'a> Run<'a> {
 
     fn train(&mut self, wall_before: f64, began: Instant) -> Result<End, Fail> {
         let mut loader = self.loader()?;
+        self.between_phases();
         let every = |n: Option<u64>, step: u64| n.is_some_and(|n| n > 0 && step.is_multiple_of(n));
         let end = loop {
             // Saved before it is evaluated: a run that dies there goes on with the evaluation.
@@ -481,6 +482,7 @@ impl<'a> Run<'a> {
     /// Does the evaluation that is due; whether it was done, or given up for a stop.
     fn evaluate(&mut self) -> Result<bool, Fail> {
         let Some(sources) = self.prepared.eval.clone() else { return Ok(true) };
+        self.between_phases();
         let (rows, stop) = (Some(evaluate::ROWS_IN_A_RUN), &self.stop);
         let found =
             evaluate(&mut self.engine, &sources, &self.prepared.tokenizer, &self.prepared.recipe, rows, &|| {

@@ -67,22 +67,30 @@ impl Looks {
 }
 
 impl Run<'_> {
-    /// Reads the run's memory: what is used now, and the sum of the peaks.
+    /// Reads the run's memory: what is used now, and the sum of the peaks, page tables with them.
     pub(super) fn look(&mut self) {
         let looks = &mut self.looks;
         looks.looked = Some(Instant::now());
         let Ok(ours) = own_memory(&looks.root) else { return };
         let Ok(theirs) = process_memory(&looks.root, looks.supervisor) else { return };
-        let (mut ram, mut peak) = (ours.rss + theirs.rss, ours.peak + theirs.peak);
+        let highest = |of: &ProcessMemory| of.peak + of.page_tables;
+        let (mut ram, mut peak) = (ours.rss + theirs.rss, highest(&ours) + highest(&theirs));
         // The mirror, where there is one.
         let us = std::process::id();
         for pid in children(&looks.root, looks.supervisor).into_iter().filter(|pid| *pid != us) {
             if let Ok(other) = process_memory(&looks.root, pid) {
-                (ram, peak) = (ram + other.rss, peak + other.peak);
+                (ram, peak) = (ram + other.rss, peak + highest(&other));
             }
         }
         (looks.ram, looks.ours) = (ram, ours);
         self.tally.peak_ram = self.tally.peak_ram.max(peak.0);
+    }
+
+    /// Lets the program's pages of one phase (start, steps, evaluation, save) go before the next, which has code of its own.
+    /// Looks first: a reading adds up what the kernel's record of the peak (`VmHWM`) has not been handed yet.
+    pub(super) fn between_phases(&mut self) {
+        self.look();
+        plimsoll_recover::shed();
     }
 
     /// Looks if the last look is old, and takes note of a step of `seconds`.

@@ -113,6 +113,7 @@ impl Run<'_> {
         }
         let began = Instant::now();
         self.collect(true);
+        self.between_phases();
         self.saver.began = began;
         let content = Content::of(self, reason)?;
         let waiting = self.not_mirrored();

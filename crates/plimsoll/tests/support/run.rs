@@ -34,6 +34,8 @@ pub struct Seen {
     pub worker: u64,
     /// `VmPTE` of both, highest of each.
     pub page_tables: u64,
+    /// Anonymous memory and pages of files of the worker, when both together were highest.
+    pub at_peak: (u64, u64),
 }
 
 impl Seen {
@@ -102,23 +104,37 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 fn look(pid: u32, seen: &mut Seen) {
-    let (supervisor, mut tables) = memory(pid);
-    seen.supervisor = seen.supervisor.max(supervisor);
+    let supervisor = memory(pid);
+    seen.supervisor = seen.supervisor.max(supervisor.highest);
+    let mut tables = supervisor.tables;
     for child in children(pid) {
-        let (worker, more) = memory(child);
-        seen.worker = seen.worker.max(worker);
-        tables += more;
+        let worker = memory(child);
+        seen.worker = seen.worker.max(worker.highest);
+        if worker.now.0 + worker.now.1 > seen.at_peak.0 + seen.at_peak.1 {
+            seen.at_peak = worker.now;
+        }
+        tables += worker.tables;
     }
     seen.page_tables = seen.page_tables.max(tables);
 }
 
-/// `VmHWM` and `VmPTE` of a process, in bytes; zero for one that is gone.
-fn memory(pid: u32) -> (u64, u64) {
+/// A process's memory in bytes.
+struct Memory {
+    /// `VmHWM`.
+    highest: u64,
+    /// `VmPTE`.
+    tables: u64,
+    /// `RssAnon` and `RssFile`.
+    now: (u64, u64),
+}
+
+/// All zero for a process that is gone.
+fn memory(pid: u32) -> Memory {
     let text = fs_err::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let kib: Option<u64> = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
         kib.unwrap_or(0) << 10
     };
-    (field("VmHWM"), field("VmPTE"))
+    Memory { highest: field("VmHWM"), tables: field("VmPTE"), now: (field("RssAnon"), field("RssFile")) }
 }
