@@ -176,8 +176,7 @@ fn no_run_uses_more_than_its_plan_and_no_plan_is_far_above_its_run() {
         let job = &run.job;
         most = (most.0.max(mib(planned) - mib(peak)), most.1.max(peak as f64 / planned as f64));
         let said = format!("job {:>2}: planned {:>6.2} MiB, measured {:>6.2} MiB", job.number, mib(planned), mib(peak));
-        println!("{said}");
-        println!("PARTS {} {} {}", serde_json::json!({"n": job.number, "planned": planned, "peak": peak, "anon": run.seen.at_peak.0, "file": run.seen.at_peak.1, "sup": run.seen.supervisor, "pte": run.seen.page_tables, "worker": run.seen.worker, "lp": run.bytes("loader_heap_peak_bytes"), "lh": run.bytes("loader_heap_planned_bytes"), "kind": format!("{:?}", job.kind)}), run.plan["ram"]["parts"], "");
+        println!("{said}, {:.1} of them code", mib(run.seen.at_peak.1));
         over.push(planned as f64 / peak as f64 - 1.0);
         let tight = peak <= planned && planned <= peak * 105 / 100 + 16 * MIB;
         claim(tight, || format!("{said}; {:#}\n{job:?}", run.plan["ram"]))?;
