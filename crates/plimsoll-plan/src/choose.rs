@@ -174,23 +174,30 @@ pub fn decide(job: &Job, terms: &Terms) -> Decision {
     best
 }
 
-/// The choice among plans with the same result. Every thread has a workspace of its own, but half of them cost twice the
-/// time, more than any other choice does: fewer are taken where nothing else fits.
+/// The choice among plans with the same result. Every thread has a workspace of its own; half of them cost twice the time,
+/// more than most other choices do, so fewer are looked at only where the plan is as slow as that, or does not fit.
 fn decide_same(job: &Job, terms: &Terms) -> Decision {
     let pins = terms.held.unwrap_or(terms.pins);
     let job = &Job { threads: pins.threads.unwrap_or(job.threads), ..job.clone() };
-    let mut best = decide_on(job, terms);
+    let (mut best, fastest) = decide_on(job, terms);
     let fewest = terms.pins.threads.unwrap_or(1);
     if terms.held.is_some() || fewest != job.threads {
         let (job, terms) = at_threads(job, terms, fewest);
         best.plan.smallest = Search::new(&job, &terms, terms.pins).least().peak;
     }
-    let mut threads = job.threads;
-    while pins.threads.is_none() && best.plan.ram.peak > terms.ram && threads > 1 {
-        threads /= 2;
+    let counts = fewer_threads(job.threads).filter(|_| pins.threads.is_none());
+    for threads in counts {
+        let fits = best.plan.ram.peak <= terms.ram;
+        if fits && best.plan.seconds_per_update <= fastest * (job.threads as f64 / threads as f64) {
+            break;
+        }
         let (job, terms) = at_threads(job, terms, threads);
-        let mut next = decide_on(&job, &terms);
-        if next.plan.ram.peak < best.plan.ram.peak {
+        let (mut next, _) = decide_on(&job, &terms);
+        let better = match fits {
+            true => next.plan.ram.peak <= terms.ram && next.plan.seconds_per_update < best.plan.seconds_per_update,
+            false => next.plan.ram.peak < best.plan.ram.peak,
+        };
+        if better {
             let cut = explain::fewer_threads(&job, &best.plan, &next.plan);
             next.plan.cuts = std::mem::take(&mut best.plan.cuts);
             next.plan.cuts.push(cut);
@@ -201,14 +208,19 @@ fn decide_same(job: &Job, terms: &Terms) -> Decision {
     best
 }
 
+/// Half as many threads, half of those, and so on.
+pub(crate) fn fewer_threads(threads: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(threads / 2), |n| Some(n / 2)).take_while(|n| *n > 0)
+}
+
 /// The job on fewer threads; the machine is taken to be slower in proportion.
-fn at_threads<'a>(job: &Job, terms: &Terms<'a>, threads: usize) -> (Job, Terms<'a>) {
+pub(crate) fn at_threads<'a>(job: &Job, terms: &Terms<'a>, threads: usize) -> (Job, Terms<'a>) {
     let rates = terms.rates.scaled(threads as f64 / job.threads as f64);
     (Job { threads, ..job.clone() }, Terms { rates, ..*terms })
 }
 
-/// The choice for this many threads.
-fn decide_on(job: &Job, terms: &Terms) -> Decision {
+/// The choice for this many threads, and the seconds of the fastest plan without a budget.
+fn decide_on(job: &Job, terms: &Terms) -> (Decision, f64) {
     let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
     let (least, fastest) = (search.least(), search.fastest());
     let smallest = least.peak;
@@ -219,7 +231,7 @@ fn decide_on(job: &Job, terms: &Terms) -> Decision {
     let next_faster = within.and_then(|chosen| next_faster(&search, chosen));
     let disk = footprint::disk(&found.program, &terms.disk_facts, terms.disk);
     let plan = Plan { cuts, next_faster, smallest, ..describe(&search, &found, chosen.seconds, disk) };
-    Decision { plan, program: found.program, job: job.clone() }
+    (Decision { plan, program: found.program, job: job.clone() }, fastest.seconds)
 }
 
 fn describe(search: &Search, found: &Found, seconds_per_update: f64, disk: Footprint) -> Plan {

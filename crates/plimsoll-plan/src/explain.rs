@@ -66,6 +66,13 @@ fn loaders(choices: &Choices) -> String {
     }
 }
 
+pub(crate) fn compute_threads(threads: usize) -> String {
+    match threads {
+        1 => "1 compute thread".into(),
+        n => format!("{n} compute threads"),
+    }
+}
+
 /// All choices in words.
 pub(crate) fn words(job: &Job, choices: &Choices) -> String {
     [batches(job, choices), recompute(choices, job.spec.blocks()), loss(choices), loaders(choices)].join("; ")
@@ -127,9 +134,8 @@ pub(crate) fn cuts(search: &Search, fastest: Sized, chosen: Sized) -> Vec<Cut> {
 pub(crate) fn fewer_threads(job: &Job, from: &Plan, to: &Plan) -> Cut {
     let changes = difference(job, &from.choices, &to.choices);
     let and = if changes.is_empty() { String::new() } else { format!("; {changes}") };
-    let plural = if to.threads == 1 { "" } else { "s" };
     Cut {
-        what: format!("{} compute thread{plural} instead of {}{and}", to.threads, from.threads),
+        what: format!("{} instead of {}{and}", compute_threads(to.threads), from.threads),
         saved: from.ram.peak.0 as i64 - to.ram.peak.0 as i64,
         slower_percent: (to.seconds_per_update / from.seconds_per_update - 1.0) * 100.0,
     }

@@ -3,8 +3,8 @@
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::choose::Terms;
-use crate::explain::words;
+use crate::choose::{Terms, at_threads, fewer_threads};
+use crate::explain::{self, words};
 use crate::program::Job;
 use crate::search::{Search, Sized};
 
@@ -27,47 +27,66 @@ pub struct SweepPoint {
 }
 
 /// The plans of a job from the smallest budget up; the terms' own budget does not matter. No two have the same plan, and
-/// each is faster than the one before it.
+/// each is faster than the one before it. Where the threads are not held, plans on fewer are among them.
 pub fn sweep(job: &Job, terms: &Terms) -> Vec<SweepPoint> {
-    let search = Search::new(job, terms, terms.held.unwrap_or(terms.pins));
-    let mut found: Vec<(Bytes, Sized)> = Vec::new();
-    for budget in budgets(&search) {
-        let Some(plan) = search.within(budget) else { continue };
-        if found.iter().all(|(_, f)| f.choices != plan.choices) {
-            found.push((chosen_from(&search, &plan, budget), plan));
+    let pins = terms.held.unwrap_or(terms.pins);
+    let threads = pins.threads.unwrap_or(job.threads);
+    let fewer = fewer_threads(threads).filter(|_| pins.threads.is_none());
+    let each: Vec<(Job, Terms)> = std::iter::once(threads).chain(fewer).map(|n| at_threads(job, terms, n)).collect();
+    let searches = Searches(each.iter().map(|(job, terms)| Search::new(job, terms, pins)).collect());
+    let mut found: Vec<(Bytes, usize, Sized)> = Vec::new();
+    for budget in budgets(&searches) {
+        let Some((nth, plan)) = searches.within(budget) else { continue };
+        if found.iter().all(|(_, n, f)| (*n, f.choices) != (nth, plan.choices)) {
+            found.push((chosen_from(&searches, (nth, &plan), budget), nth, plan));
         }
     }
-    found.sort_by_key(|(budget, _)| *budget);
-    let tokens = search.tokens();
-    let point = |(budget, plan): &(Bytes, Sized)| SweepPoint {
-        budget: *budget,
-        peak: plan.peak,
-        seconds_per_update: plan.seconds,
-        tokens_per_second: tokens / plan.seconds,
-        choices: words(job, &plan.choices),
+    found.sort_by_key(|(budget, ..)| *budget);
+    let point = |(budget, nth, plan): &(Bytes, usize, Sized)| {
+        let (job, _) = &each[*nth];
+        SweepPoint {
+            budget: *budget,
+            peak: plan.peak,
+            seconds_per_update: plan.seconds,
+            tokens_per_second: searches.0[*nth].tokens() / plan.seconds,
+            choices: format!("{}; {}", words(job, &plan.choices), explain::compute_threads(job.threads)),
+        }
     };
     found.iter().map(point).collect()
 }
 
+/// A search for each number of threads, the most first.
+struct Searches<'a>(Vec<Search<'a>>);
+
+impl Searches<'_> {
+    /// The plan of a budget: the fastest of those that are chosen on each number of threads; and which that is.
+    fn within(&self, budget: Bytes) -> Option<(usize, Sized)> {
+        let each = self.0.iter().enumerate().filter_map(|(nth, search)| Some((nth, search.within(budget)?)));
+        each.reduce(|best, next| if next.1.seconds < best.1.seconds { next } else { best })
+    }
+
+    /// Sizes of candidates in a range, in order: nothing changes between two of them.
+    fn sizes_between(&self, low: Bytes, high: Bytes) -> Vec<Bytes> {
+        let mut list: Vec<Bytes> = self.0.iter().flat_map(|search| search.sizes_between(low, high)).collect();
+        list.sort_unstable();
+        list.dedup();
+        list
+    }
+}
+
 /// The least budget that a plan is chosen under, where it is under `budget`. Under a smaller one that it would fit into, a
 /// slower and smaller one may be near enough to the fastest that fits.
-fn chosen_from(search: &Search, plan: &Sized, budget: Bytes) -> Bytes {
-    let sizes = search.sizes_between(plan.peak, budget);
-    let (mut low, mut high) = (0, sizes.len());
-    while low < high {
-        let middle = (low + high) / 2;
-        match search.within(sizes[middle]).is_some_and(|found| found.choices == plan.choices) {
-            true => high = middle,
-            false => low = middle + 1,
-        }
-    }
-    sizes.get(low).copied().unwrap_or(budget)
+fn chosen_from(searches: &Searches, (nth, plan): (usize, &Sized), budget: Bytes) -> Bytes {
+    let sizes = searches.sizes_between(plan.peak, budget);
+    let chosen = |size: Bytes| searches.within(size).is_some_and(|(n, f)| (n, f.choices) == (nth, plan.choices));
+    let first = sizes.partition_point(|size| !chosen(*size));
+    sizes.get(first).copied().unwrap_or(budget)
 }
 
 /// Budgets in even steps of ratio between the smallest plan and the fastest.
-fn budgets(search: &Search) -> Vec<Bytes> {
-    let least = search.least().peak;
-    let most = search.fastest().peak.max(least);
+fn budgets(searches: &Searches) -> Vec<Bytes> {
+    let least = searches.0.iter().map(|search| search.least().peak).min().unwrap_or(Bytes::ZERO);
+    let most = searches.0[0].fastest().peak.max(least);
     let ratio = most.0 as f64 / least.0.max(1) as f64;
     let between = |nth: usize| least.0 as f64 * ratio.powf(nth as f64 / (POINTS - 1) as f64);
     let mut list: Vec<Bytes> = (0..POINTS).map(|nth| Bytes(between(nth) as u64).max(least).min(most)).collect();

@@ -56,7 +56,13 @@ fn t5(layers: usize, width: usize) -> T5Spec {
 }
 
 /// Terms in which the model is all that counts, so that small ones make a difference.
+/// Fewer threads are a matter of their own.
 fn bare(ram: Bytes, pins: Pins) -> Terms<'static> {
+    free_threads(ram, Pins { threads: Some(2), ..pins })
+}
+
+/// The same, where the threads are not held.
+fn free_threads(ram: Bytes, pins: Pins) -> Terms<'static> {
     let mut terms = terms(ram, pins);
     terms.overheads.startup_peak = Bytes::ZERO;
     terms.loader_rate = 1e12;
@@ -152,16 +158,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn a_tighter_budget_is_never_faster_and_a_sweep_only_rises(job in job()) {
-        let free = decide(&job, &bare(Bytes::gib(8), Pins::default())).plan;
+        let free = decide(&job, &free_threads(Bytes::gib(8), Pins::default())).plan;
         let mut last = 0.0;
         for step in (0..=12).rev() {
             let ram = Bytes(free.smallest.0 + (free.ram.peak.0 - free.smallest.0) * step / 12);
-            let plan = decide(&job, &bare(ram, Pins::default())).plan;
+            let plan = decide(&job, &free_threads(ram, Pins::default())).plan;
             prop_assert_eq!(plan.verdict, Verdict::Fits);
             prop_assert!(plan.ram.peak <= ram && plan.seconds_per_update >= last, "{} after {last}", plan.seconds_per_update);
             last = plan.seconds_per_update;
         }
-        let points = sweep(&job, &bare(Bytes::ZERO, Pins::default()));
+        let points = sweep(&job, &free_threads(Bytes::ZERO, Pins::default()));
         prop_assert_eq!(points.first().map(|p| p.budget), Some(free.smallest));
         let last = points.last().map(|p| (p.peak, p.seconds_per_update));
         prop_assert_eq!(last, Some((free.ram.peak, free.seconds_per_update)));
@@ -171,9 +177,9 @@ proptest! {
             prop_assert!(pair[0].tokens_per_second < pair[1].tokens_per_second);
         }
         for point in &points {
-            let plan = decide(&job, &bare(point.budget, Pins::default())).plan;
+            let plan = decide(&job, &free_threads(point.budget, Pins::default())).plan;
             prop_assert_eq!((plan.ram.peak, plan.seconds_per_update), (point.peak, point.seconds_per_update));
-            let less = decide(&job, &bare(point.budget - Bytes(1), Pins::default())).plan;
+            let less = decide(&job, &free_threads(point.budget - Bytes(1), Pins::default())).plan;
             prop_assert!(less.verdict == Verdict::TooBig || less.seconds_per_update > point.seconds_per_update);
         }
     }

@@ -15,7 +15,11 @@ const COURSE: &str = "steps = 12\nsave_every = 3\neval_every = 6\noptimizer = { 
 
 /// A model whose table and blocks are of the size of several MiB, so that a rung is more than what is measured anew.
 fn workshop(allow: &str) -> Workshop {
-    let model = Model { d_model: 128, d_head: 32, d_ff: 384, layers: 4, vocab: 6000, ..tiny(Family::Qwen2) };
+    workshop_of(4, allow)
+}
+
+fn workshop_of(layers: usize, allow: &str) -> Workshop {
+    let model = Model { d_model: 128, d_head: 32, d_ff: 384, layers, vocab: 6000, ..tiny(Family::Qwen2) };
     let workshop = Workshop::of_model(&model, Rows::Chats);
     workshop.decoder_job("", "", &format!("{COURSE}[allow]\n{allow}\n"));
     workshop
@@ -85,8 +89,9 @@ fn a_run_that_took_a_change_keeps_it_when_it_is_killed_and_when_there_is_room_ag
 
 #[test]
 fn an_adapter_that_was_allowed_is_evaluated_over_the_base_that_it_was_trained_over() {
-    // More than 8-bit moments or bf16 weights could save: only factors over 4 bits fit.
-    let workshop = workshop("lora = { r = 4 }\nbase = [\"nf4\"]");
+    // More than 8-bit moments or bf16 weights could save: only factors over 4 bits fit. Enough blocks that even those need
+    // more than the start does.
+    let workshop = workshop_of(16, "lora = { r = 4 }\nbase = [\"nf4\"]");
     let lora = plan(&workshop, &["--train", "{ lora = { r = 4 } }"])["smallest"].as_u64().unwrap();
     let budget = (lora - 3 * MIB / 2).to_string();
     let words = ["LoRA of rank 4", "frozen weights of blocks in 4 bits (NF4)", "done: 12 steps"];
