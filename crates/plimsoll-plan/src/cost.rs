@@ -79,6 +79,11 @@ impl Rates {
         ]
     }
 
+    /// Whether every rate is one that a machine can have.
+    pub fn validate(&self) -> bool {
+        self.each().iter().all(|rate| rate.is_finite() && *rate > 0.0)
+    }
+
     /// All of them so many times as fast.
     pub fn scaled(&self, times: f64) -> Rates {
         Rates::of_each(self.each().map(|rate| rate * times))

@@ -86,8 +86,8 @@ pub struct ProbeArgs {
     #[arg(long)]
     pub rates: bool,
     /// Compute threads to measure with [default: the usable cores]
-    #[arg(long, value_name = "N", requires = "rates")]
-    pub threads: Option<usize>,
+    #[arg(long, value_name = "N", requires = "rates", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

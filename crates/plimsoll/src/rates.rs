@@ -66,10 +66,10 @@ pub fn measure(root: &Root, threads: usize) -> Result<Kept, Fail> {
     Ok(kept)
 }
 
-/// What a file holds for this machine; none where it is another's, or cannot be read.
+/// What a file holds for this machine; none where it is another's, cannot be read, or says what no machine can be.
 fn kept(file: &Path, key: &Key) -> Option<Rates> {
     let kept: Kept = serde_json::from_slice(&fs_err::read(file).ok()?).ok()?;
-    (kept.key == *key).then_some(kept.rates)
+    (kept.key == *key && kept.rates.validate()).then_some(kept.rates)
 }
 
 fn file(threads: usize) -> PathBuf {
@@ -122,6 +122,9 @@ mod tests {
         assert_eq!(kept(&file, &key), Some(rates));
         assert_eq!(kept(&file, &Key { threads: 3, ..key.clone() }), None);
         assert_eq!(kept(&file, &Key { version: "0.0.0".into(), ..key.clone() }), None);
+        let still = Rates { attention_flops: 0.0, ..rates };
+        fs_err::write(&file, serde_json::to_vec(&Kept { key: key.clone(), rates: still }).unwrap()).unwrap();
+        assert_eq!(kept(&file, &key), None, "nothing takes for ever");
         fs_err::write(&file, "no json").unwrap();
         assert_eq!(kept(&file, &key), None);
     }

@@ -28,7 +28,7 @@ pub fn run(args: &ProbeArgs) -> Result<(), Fail> {
     if args.rates {
         // As a job has them that says nothing of threads.
         let usable = std::thread::available_parallelism().map_or(1, usize::from);
-        let kept = rates::measure(&root, args.threads.unwrap_or(usable).max(1))?;
+        let kept = rates::measure(&root, args.threads.map_or(usable, usize::from))?;
         return if args.json { render::json(&kept) } else { render::data(&kept) };
     }
     let advice = swap_facts(&root).and_then(|facts| swap_advice(found.ram.total, &facts));
