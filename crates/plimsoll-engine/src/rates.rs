@@ -139,13 +139,17 @@ fn distinct(measured: &[(Work, f64)]) -> Vec<(Work, f64)> {
     best.into_values().collect()
 }
 
-/// Trains a job with made-up weights and full batches, op by op: the work of each op of an update and its best time. Those of
-/// a micro-batch count once for each that an update has.
-fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Vec<(Work, f64)>, EngineError> {
-    let program = compile(job, choices);
+/// An engine with made-up weights and a full batch; and how it updates.
+fn started(job: &Job, choices: &Choices) -> Result<(Engine, Updates), EngineError> {
     let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: job.clip.then_some(1.0), seed: 1 };
-    let mut engine = Engine::start(program, Some(updates.clone()))?;
+    let mut engine = Engine::start(compile(job, choices), Some(updates.clone()))?;
     fill(&mut engine, job);
+    Ok((engine, updates))
+}
+
+/// Trains a job op by op: the work of each op of a micro-batch and of the update, and its best time.
+fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Vec<(Work, f64)>, EngineError> {
+    let (mut engine, updates) = started(job, choices)?;
     let samples = job.staged(choices);
     engine.staging.take(samples, 0, &engine.program.spec)?;
     let times = |placed: &Placed| {
@@ -163,21 +167,12 @@ fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result
         }
         tape_work(&engine.program, placed).into_iter().zip(best).collect::<Vec<_>>()
     };
-    let mut all = Vec::new();
-    if let Some(micro) = &engine.program.micro {
-        all.extend(times(micro).repeat(job.effective_batch / samples));
-    }
-    if let Some(update) = &engine.program.update {
-        all.extend(times(update));
-    }
-    Ok(all)
+    Ok([&engine.program.micro, &engine.program.update].into_iter().flatten().flat_map(times).collect())
 }
 
 /// Trains a job with made-up weights and full batches: seconds of a whole update, the best of some.
 pub fn timed_update(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<f64, EngineError> {
-    let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: job.clip.then_some(1.0), seed: 1 };
-    let mut engine = Engine::start(compile(job, choices), Some(updates))?;
-    fill(&mut engine, job);
+    let (mut engine, _) = started(job, choices)?;
     let samples = job.staged(choices);
     let mut best = f64::INFINITY;
     for update in 0..tries as u64 {
@@ -206,10 +201,7 @@ fn fill(engine: &mut Engine, job: &Job) {
             Ok(()) => {}
         }
     }
-    let vocab = match &job.spec {
-        plimsoll_plan::spec::ModelSpec::T5(spec) => spec.vocab,
-        plimsoll_plan::spec::ModelSpec::Decoder(spec) => spec.vocab,
-    } as u32;
+    let vocab = job.spec.vocab() as u32;
     let documents = job.documents;
     let slot = engine.slot();
     let tokens = |i: usize| 2 + i as u32 * 7 % (vocab - 2);

@@ -177,15 +177,14 @@ pub fn decide(job: &Job, terms: &Terms) -> Decision {
 /// The choice among plans with the same result. Every thread has a workspace of its own; half of them cost twice the time,
 /// more than most other choices do, so fewer are looked at only where the plan is as slow as that, or does not fit.
 fn decide_same(job: &Job, terms: &Terms) -> Decision {
-    let pins = terms.held.unwrap_or(terms.pins);
-    let job = &Job { threads: pins.threads.unwrap_or(job.threads), ..job.clone() };
+    let mut counts = thread_counts(job, terms).into_iter();
+    let (job, terms) = &at_threads(job, terms, counts.next().unwrap_or(job.threads));
     let (mut best, fastest) = decide_on(job, terms);
     let fewest = terms.pins.threads.unwrap_or(1);
     if terms.held.is_some() || fewest != job.threads {
         let (job, terms) = at_threads(job, terms, fewest);
         best.plan.smallest = Search::new(&job, &terms, terms.pins).least().peak;
     }
-    let counts = fewer_threads(job.threads).filter(|_| pins.threads.is_none());
     for threads in counts {
         let fits = best.plan.ram.peak <= terms.ram;
         if fits && best.plan.seconds_per_update <= fastest * (job.threads as f64 / threads as f64) {
@@ -208,9 +207,12 @@ fn decide_same(job: &Job, terms: &Terms) -> Decision {
     best
 }
 
-/// Half as many threads, half of those, and so on.
-pub(crate) fn fewer_threads(threads: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(threads / 2), |n| Some(n / 2)).take_while(|n| *n > 0)
+/// Numbers of threads that are tried, the most first: those that are held, or the job's, half of them, and so on.
+pub(crate) fn thread_counts(job: &Job, terms: &Terms) -> Vec<usize> {
+    match terms.held.unwrap_or(terms.pins).threads {
+        Some(held) => vec![held],
+        None => std::iter::successors(Some(job.threads), |n| Some(n / 2)).take_while(|n| *n > 0).collect(),
+    }
 }
 
 /// The job on fewer threads; the machine is taken to be slower in proportion.

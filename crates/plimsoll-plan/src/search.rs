@@ -275,13 +275,9 @@ impl<'a> Search<'a> {
         self.sizes.borrow().get(&candidate.choices).copied().unwrap_or(candidate.least)
     }
 
-    /// Sizes of candidates in a range, each once, in order: nothing changes between two of them.
+    /// Sizes of the candidates in a range.
     pub fn sizes_between(&self, low: Bytes, high: Bytes) -> Vec<Bytes> {
-        let sizes = self.candidates().iter().map(|c| self.size(c)).filter(|size| (low..=high).contains(size));
-        let mut list: Vec<Bytes> = sizes.collect();
-        list.sort_unstable();
-        list.dedup();
-        list
+        self.candidates().iter().map(|c| self.size(c)).filter(|size| (low..=high).contains(size)).collect()
     }
 
     /// Places a candidate unless it was: its size, and whether that was known.

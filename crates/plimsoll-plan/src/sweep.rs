@@ -3,7 +3,7 @@
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::choose::{Terms, at_threads, fewer_threads};
+use crate::choose::{Terms, at_threads, thread_counts};
 use crate::explain::{self, words};
 use crate::program::Job;
 use crate::search::{Search, Sized};
@@ -30,9 +30,8 @@ pub struct SweepPoint {
 /// each is faster than the one before it. Where the threads are not held, plans on fewer are among them.
 pub fn sweep(job: &Job, terms: &Terms) -> Vec<SweepPoint> {
     let pins = terms.held.unwrap_or(terms.pins);
-    let threads = pins.threads.unwrap_or(job.threads);
-    let fewer = fewer_threads(threads).filter(|_| pins.threads.is_none());
-    let each: Vec<(Job, Terms)> = std::iter::once(threads).chain(fewer).map(|n| at_threads(job, terms, n)).collect();
+    let each: Vec<(Job, Terms)> =
+        thread_counts(job, terms).into_iter().map(|threads| at_threads(job, terms, threads)).collect();
     let searches = Searches(each.iter().map(|(job, terms)| Search::new(job, terms, pins)).collect());
     let mut found: Vec<(Bytes, usize, Sized)> = Vec::new();
     for budget in budgets(&searches) {
@@ -65,7 +64,7 @@ impl Searches<'_> {
         each.reduce(|best, next| if next.1.seconds < best.1.seconds { next } else { best })
     }
 
-    /// Sizes of candidates in a range, in order: nothing changes between two of them.
+    /// Sizes of candidates in a range, each once, in order: nothing changes between two of them.
     fn sizes_between(&self, low: Bytes, high: Bytes) -> Vec<Bytes> {
         let mut list: Vec<Bytes> = self.0.iter().flat_map(|search| search.sizes_between(low, high)).collect();
         list.sort_unstable();
