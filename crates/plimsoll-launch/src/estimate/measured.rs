@@ -44,8 +44,8 @@ pub struct Record {
 const NEAREST: usize = 3;
 /// What another run of the same settings may take more than the highest of many, per cent.
 const REPEAT_PER_CENT: u64 = 8;
-/// And what one run leaves open beside that, shared by all that there were. Repeats differed by 4 to 6 per cent, once by 8.5
-/// (two ranks, whose peaks met in one run and not in the other).
+/// And what one run leaves open beside that, shared by all that there were. Repeats differ by one or two per cent; those of
+/// several ranks by more, for their peaks meet in one run and not in the other.
 const ONE_RUN_PER_CENT: u64 = 6;
 
 /// Adds a record to the store at `path`, which need not exist.

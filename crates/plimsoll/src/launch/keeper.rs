@@ -207,7 +207,7 @@ impl Watch {
     }
 
     /// What the tree takes: what its cgroup holds beside files, and its fair share of mapped files; without a cgroup, the
-    /// sum of fair shares.
+    /// sum of fair shares. The peak counts what happened between two looks as well.
     fn weigh(&mut self) {
         let shares = self.looks.is_multiple_of(SHARES) || EARLY.contains(&self.looks);
         if shares {
@@ -224,7 +224,7 @@ impl Watch {
         if let Some(Ok(bytes)) = self.leaf.as_ref().map(Leaf::without_files) {
             self.now = bytes + self.files;
         }
-        self.peak = self.peak.max(self.now);
+        self.peak = self.peak.max(self.now + self.tree.burst(&self.root));
     }
 
     fn look_at_processes(&mut self) -> TreeWish {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use plimsoll_launch::role::{Role, Sight, roles};
 use plimsoll_launch::stall::{Pulse, RankPulse};
-use plimsoll_machine::{Bytes, Cards, Relative, Root, environment, fair_share, process_memory, relative, words};
+use plimsoll_machine::{
+    Bytes, Cards, ProcessMemory, Relative, Root, environment, fair_share, process_memory, relative, words,
+};
 use plimsoll_watch::Member;
 
 /// A process that is known.
@@ -20,6 +22,7 @@ struct Known {
 pub struct Tree {
     known: BTreeMap<u32, Known>,
     roles: BTreeMap<u32, Role>,
+    memory: BTreeMap<u32, ProcessMemory>,
 }
 
 /// A rank that is not there any more.
@@ -112,6 +115,16 @@ impl Tree {
         Pulse { at, ranks: ranks.collect(), lines, step }
     }
 
+    /// What the processes held more than they do now, at a moment since the last call: a step's peak is shorter than the time
+    /// between two looks. The kernel keeps each process's highest; only what is new in it counts, so that peaks that did not
+    /// meet are not added.
+    pub fn burst(&mut self, root: &Root) -> Bytes {
+        let read = |pid: &u32| process_memory(root, *pid).ok().map(|memory| (*pid, memory));
+        let now: BTreeMap<u32, ProcessMemory> = self.known.keys().filter_map(read).collect();
+        let before = std::mem::replace(&mut self.memory, now);
+        self.memory.iter().map(|(pid, now)| above(before.get(pid), now)).sum()
+    }
+
     /// What each takes, its fair share included (a walk over page tables), and their share of mapped files: the pages of
     /// libraries, which all of them use.
     pub fn members(&self, root: &Root, cards: Option<&Cards>) -> (Vec<Member>, Bytes) {
@@ -138,6 +151,15 @@ impl Tree {
     }
 }
 
+/// What a process held of its own more than it does now, if its highest is new. A highest with more files mapped is theirs.
+fn above(before: Option<&ProcessMemory>, now: &ProcessMemory) -> Bytes {
+    let (peak, files) = before.map_or((Bytes::ZERO, Bytes::ZERO), |before| (before.peak, before.rss_file));
+    if now.peak <= peak {
+        return Bytes::ZERO;
+    }
+    now.peak.saturating_sub(files.max(now.rss_file)).saturating_sub(now.rss_anon + now.rss_shmem)
+}
+
 fn sight(root: &Root, seen: &Relative) -> Sight {
     let found = environment(root, seen.pid, &["RANK", "LOCAL_RANK", "WORLD_SIZE"]);
     let number = |name: &str| found.get(name).and_then(|text| text.parse().ok());
@@ -148,5 +170,27 @@ fn sight(root: &Root, seen: &Relative) -> Sight {
         words: words(root, seen.pid),
         rank: number("RANK").or_else(|| number("LOCAL_RANK")),
         world: number("WORLD_SIZE"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(peak: u64, anon: u64, file: u64) -> ProcessMemory {
+        let [peak, rss_anon, rss_file] = [peak, anon, file].map(Bytes::mib);
+        ProcessMemory { rss: rss_anon + rss_file, peak, rss_anon, rss_file, ..ProcessMemory::default() }
+    }
+
+    #[test]
+    fn a_peak_between_two_looks_counts_once_and_without_the_files_that_were_mapped() {
+        let first = memory(1300, 700, 100);
+        assert_eq!(above(None, &first), Bytes::mib(500));
+        // It does not count again while it stays the highest.
+        assert_eq!(above(Some(&first), &memory(1300, 600, 100)), Bytes::ZERO);
+        assert_eq!(above(Some(&first), &memory(1400, 700, 100)), Bytes::mib(600));
+        // A file that was mapped, and is or is not any more.
+        assert_eq!(above(Some(&first), &memory(2800, 700, 2100)), Bytes::ZERO);
+        assert_eq!(above(Some(&memory(2700, 600, 2100)), &memory(2800, 700, 100)), Bytes::ZERO);
     }
 }
