@@ -1,16 +1,17 @@
 //! The machine's rates, measured: what the cost model is fed with.
 //!
 //! Small models are trained for a few updates, op by op. Of each op the best time counts, so that what else the machine
-//! does is left out; the rates are those by which the cost model explains these times best. Quick ones are rounded to half
-//! octaves, so that noise does not change a plan; full ones are kept by whoever asked for them.
+//! does is left out; the rates are those by which the cost model explains these times best. What a call takes is then seen from
+//! whole tapes. Quick rates are rounded to half octaves, so that noise does not change a plan; full ones are kept by whoever
+//! asked for them.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use plimsoll_plan::choices::Choices;
-use plimsoll_plan::cost::{Rates, Work, fit, tape_work};
+use plimsoll_plan::cost::{Rates, Work, fit, tape_work, with_calls_of};
 use plimsoll_plan::dtype::Dtype;
-use plimsoll_plan::program::{Job, Placed, compile};
+use plimsoll_plan::program::{Job, compile};
 use plimsoll_plan::spec::{DecoderFamily, DecoderSpec, Dropouts, Positions, RopeScaling, RopeSpec};
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
@@ -41,16 +42,18 @@ pub fn measure_rates(simd: Simd, care: Care) -> Result<Rates, EngineError> {
 /// Measures by another clock.
 pub fn measure_rates_by(clock: Clock, simd: Simd, care: Care) -> Result<Rates, EngineError> {
     let threads = rayon::current_num_threads();
-    let mut measured = Vec::new();
+    let (mut measured, mut whole) = (Vec::new(), Vec::new());
     let tries = if care == Care::Quick { 2 } else { 4 };
     for (job, micro_batch) in jobs(care, threads, simd) {
         // What is only read has the same loss whatever its storage.
         let chunks: &[usize] = if job.train == TrainSpec::All { &[256, 64] } else { &[256] };
         for &loss_chunk in chunks {
-            measured.extend(timed_ops(clock, &job, &Choices { loss_chunk, ..choices(micro_batch) }, tries)?);
+            let timed = timed_ops(clock, &job, &Choices { loss_chunk, ..choices(micro_batch) }, tries)?;
+            measured.extend(timed.ops);
+            whole.extend(timed.tapes);
         }
     }
-    let rates = fit(&distinct(&measured), Rates::default());
+    let rates = with_calls_of(fit(&distinct(&measured), Rates::default()), &whole);
     Ok(if care == Care::Quick { rates.rounded() } else { rates })
 }
 
@@ -147,27 +150,51 @@ fn started(job: &Job, choices: &Choices) -> Result<(Engine, Updates), EngineErro
     Ok((engine, updates))
 }
 
-/// Trains a job op by op: the work of each op of a micro-batch and of the update, and its best time.
-fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Vec<(Work, f64)>, EngineError> {
+/// Work and best times.
+#[derive(Default)]
+struct Timed {
+    /// Of each op of a micro-batch and of the update.
+    ops: Vec<(Work, f64)>,
+    /// Of each tape as a whole.
+    tapes: Vec<(Work, f64)>,
+}
+
+/// Trains a job, op by op and tape by tape.
+fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Timed, EngineError> {
     let (mut engine, updates) = started(job, choices)?;
     let samples = job.staged(choices);
     engine.staging.take(samples, 0, &engine.program.spec)?;
-    let times = |placed: &Placed| {
-        let mut best = vec![f64::INFINITY; placed.tape.ops.len()];
-        for update in 0..tries {
-            let step = MicroStep { update: update as u64, samples, first_sample: 0, lr: Some(1e-4) };
-            let mut frame = engine.frame(placed);
-            (frame.seed, frame.update, frame.lr) = (updates.seed, step.update, step.lr);
-            (frame.optimizer, frame.clip_norm) = (Some(&updates.optimizer), updates.clip_norm);
-            for (op, best) in placed.tape.ops.iter().zip(&mut best) {
-                let start = clock();
-                frame.run(std::slice::from_ref(op));
-                *best = best.min(clock() - start);
+    let mut timed = Timed::default();
+    for placed in [&engine.program.micro, &engine.program.update].into_iter().flatten() {
+        let ops = &placed.tape.ops;
+        let (mut best, mut whole) = (vec![f64::INFINITY; ops.len()], f64::INFINITY);
+        for update in 0..tries as u64 {
+            let begun = || {
+                let mut frame = engine.frame(placed);
+                (frame.seed, frame.update, frame.lr) = (updates.seed, update, Some(1e-4));
+                (frame.optimizer, frame.clip_norm) = (Some(&updates.optimizer), updates.clip_norm);
+                frame
+            };
+            let mut frame = begun();
+            for (op, best) in ops.iter().zip(&mut best) {
+                *best = best.min(seconds_of(clock, || frame.run(std::slice::from_ref(op))));
+            }
+            for _ in 0..tries {
+                let mut frame = begun();
+                whole = whole.min(seconds_of(clock, || frame.run(ops)));
             }
         }
-        tape_work(&engine.program, placed).into_iter().zip(best).collect::<Vec<_>>()
-    };
-    Ok([&engine.program.micro, &engine.program.update].into_iter().flatten().flat_map(times).collect())
+        let work = tape_work(&engine.program, placed);
+        timed.tapes.push((work.iter().fold(Work::default(), |sum, op| sum + *op), whole));
+        timed.ops.extend(work.into_iter().zip(best));
+    }
+    Ok(timed)
+}
+
+fn seconds_of(clock: Clock, f: impl FnOnce()) -> f64 {
+    let start = clock();
+    f();
+    clock() - start
 }
 
 /// Trains a job with made-up weights and full batches: seconds of a whole update, the best of some.

@@ -16,7 +16,7 @@ use crate::program::{Placed, Program};
 use crate::tape::{Id, Store};
 use crate::tiles::Tiles;
 
-pub use fit::fit;
+pub use fit::{fit, with_calls_of};
 
 /// The machine's measured rates: so many a second, all threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,9 +84,9 @@ impl Rates {
         self.each().iter().all(|rate| rate.is_finite() && *rate > 0.0)
     }
 
-    /// All of them so many times as fast.
+    /// Of so many times as many threads; handing work out to fewer of them takes no longer.
     pub fn scaled(&self, times: f64) -> Rates {
-        Rates::of_each(self.each().map(|rate| rate * times))
+        Rates { calls: self.calls, ..Rates::of_each(self.each().map(|rate| rate * times)) }
     }
 
     /// Each to the nearest half octave.

@@ -3,7 +3,7 @@
 //! A least-squares fit over seconds per unit, none of them negative, by going through the units one after the other. A
 //! unit that no op tells apart from others stays near what was expected of it.
 
-use super::{Rates, UNITS, Work};
+use super::{Rates, UNITS, Unit, Work};
 
 /// How much a unit is held to what was expected of it, against all measurements together.
 const HOLD: f64 = 1e-4;
@@ -39,6 +39,18 @@ pub fn fit(measured: &[(Work, f64)], expected: Rates) -> Rates {
     Rates::of_each(std::array::from_fn(|u| expected[u] / cost[u]))
 }
 
+/// The same rates, with calls as slow as whole tapes show them: an op alone finds the other threads awake, one of many has
+/// them to wait for. `whole` are tapes with their seconds; the median of what a call takes in each counts.
+pub fn with_calls_of(rates: Rates, whole: &[(Work, f64)]) -> Rates {
+    let calls = |work: &Work| work.units[Unit::Calls as usize];
+    let all = whole.iter().filter(|(work, _)| calls(work) > 0.0);
+    let mut each: Vec<f64> =
+        all.map(|(work, seconds)| 1.0 / rates.calls + (seconds - work.seconds(&rates)) / calls(work)).collect();
+    each.sort_by(f64::total_cmp);
+    let seconds = each.get(each.len() / 2).copied().unwrap_or_default().max(1.0 / rates.calls);
+    Rates { calls: 1.0 / seconds, ..rates }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +76,19 @@ mod tests {
         for (work, seconds) in &measured {
             assert!((work.seconds(&found) / seconds.max(1e-12) - 1.0).abs() < 0.05 || *seconds == 0.0);
         }
+    }
+
+    #[test]
+    fn calls_are_as_slow_as_whole_tapes_show_and_never_faster_than_alone() {
+        let rates = Rates { calls: 1e6, ..Rates::default() };
+        let tape = |calls: usize, seconds: f64| {
+            let work = (0..calls).fold(Work::default(), |work, _| work + Work::call());
+            (work.with(Unit::Products, rates.flops), 1.0 + seconds)
+        };
+        let slow = with_calls_of(rates, &[tape(10, 90e-6), tape(20, 200e-6), tape(10, 0.5)]);
+        assert!((slow.calls / 1e5 - 1.0).abs() < 1e-3, "{slow:?}");
+        assert_eq!(with_calls_of(rates, &[tape(10, -1.0)]), rates);
+        assert_eq!(with_calls_of(rates, &[]), rates);
     }
 
     #[test]
