@@ -1,9 +1,9 @@
 //! The machine's rates, measured: what the cost model is fed with.
 //!
 //! Small models are trained for a few updates, op by op. Of each op the best time counts, so that what else the machine
-//! does is left out; the rates are those by which the cost model explains these times best. What a call takes is then seen from
-//! whole tapes. Quick rates are rounded to half octaves, so that noise does not change a plan; full ones are kept by whoever
-//! asked for them.
+//! does is left out; the rates are those by which the cost model explains these times best. Quick ones are rounded to half
+//! octaves, so that noise does not change a plan. Full ones are kept by whoever asked for them; what a call takes is seen from
+//! whole tapes then.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -43,7 +43,7 @@ pub fn measure_rates(simd: Simd, care: Care) -> Result<Rates, EngineError> {
 pub fn measure_rates_by(clock: Clock, simd: Simd, care: Care) -> Result<Rates, EngineError> {
     let threads = rayon::current_num_threads();
     let (mut measured, mut whole) = (Vec::new(), Vec::new());
-    let tries = if care == Care::Quick { 2 } else { 4 };
+    let tries = if care == Care::Quick { (2, 0) } else { (4, 16) };
     for (job, micro_batch) in jobs(care, threads, simd) {
         // What is only read has the same loss whatever its storage.
         let chunks: &[usize] = if job.train == TrainSpec::All { &[256, 64] } else { &[256] };
@@ -53,8 +53,12 @@ pub fn measure_rates_by(clock: Clock, simd: Simd, care: Care) -> Result<Rates, E
             whole.extend(timed.tapes);
         }
     }
-    let rates = with_calls_of(fit(&distinct(&measured), Rates::default()), &whole);
-    Ok(if care == Care::Quick { rates.rounded() } else { rates })
+    let rates = fit(&distinct(&measured), Rates::default());
+    Ok(match care {
+        // A few tapes show a call anywhere between 3 and 15 us: too noisy for plans that should not change.
+        Care::Quick => Rates { calls: Rates::default().calls, ..rates.rounded() },
+        Care::Full => with_calls_of(rates, &whole),
+    })
 }
 
 fn choices(micro_batch: usize) -> Choices {
@@ -155,12 +159,17 @@ fn started(job: &Job, choices: &Choices) -> Result<(Engine, Updates), EngineErro
 struct Timed {
     /// Of each op of a micro-batch and of the update.
     ops: Vec<(Work, f64)>,
-    /// Of each tape as a whole.
+    /// Of each tape as a whole; never where that is not tried.
     tapes: Vec<(Work, f64)>,
 }
 
 /// Trains a job, op by op and tape by tape.
-fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result<Timed, EngineError> {
+fn timed_ops(
+    clock: Clock,
+    job: &Job,
+    choices: &Choices,
+    (tries, tape_tries): (usize, usize),
+) -> Result<Timed, EngineError> {
     let (mut engine, updates) = started(job, choices)?;
     let samples = job.staged(choices);
     engine.staging.take(samples, 0, &engine.program.spec)?;
@@ -168,21 +177,21 @@ fn timed_ops(clock: Clock, job: &Job, choices: &Choices, tries: usize) -> Result
     for placed in [&engine.program.micro, &engine.program.update].into_iter().flatten() {
         let ops = &placed.tape.ops;
         let (mut best, mut whole) = (vec![f64::INFINITY; ops.len()], f64::INFINITY);
-        for update in 0..tries as u64 {
-            let begun = || {
-                let mut frame = engine.frame(placed);
-                (frame.seed, frame.update, frame.lr) = (updates.seed, update, Some(1e-4));
-                (frame.optimizer, frame.clip_norm) = (Some(&updates.optimizer), updates.clip_norm);
-                frame
-            };
-            let mut frame = begun();
+        let begun = |update: usize| {
+            let mut frame = engine.frame(placed);
+            (frame.seed, frame.update, frame.lr) = (updates.seed, update as u64, Some(1e-4));
+            (frame.optimizer, frame.clip_norm) = (Some(&updates.optimizer), updates.clip_norm);
+            frame
+        };
+        for update in 0..tries {
+            let mut frame = begun(update);
             for (op, best) in ops.iter().zip(&mut best) {
                 *best = best.min(seconds_of(clock, || frame.run(std::slice::from_ref(op))));
             }
-            for _ in 0..tries {
-                let mut frame = begun();
-                whole = whole.min(seconds_of(clock, || frame.run(ops)));
-            }
+        }
+        for update in 0..tape_tries {
+            let mut frame = begun(update);
+            whole = whole.min(seconds_of(clock, || frame.run(ops)));
         }
         let work = tape_work(&engine.program, placed);
         timed.tapes.push((work.iter().fold(Work::default(), |sum, op| sum + *op), whole));

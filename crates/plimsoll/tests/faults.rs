@@ -8,7 +8,8 @@ use rustix::process::{Signal, kill_process};
 use support_run::trainer::{Trainer, last_step, records};
 use support_run::{Result, Workshop};
 
-const PINS: &str = "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\nloader_threads = 1\n";
+const PINS: &str =
+    "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 1\n";
 
 fn workshop(course: &str) -> Workshop {
     let workshop = Workshop::new();

@@ -28,7 +28,8 @@ const KEEP: usize = 2;
 const EVERY: u64 = 4;
 const COURSE: &str = "effective_batch = 8\nsteps = 45\nsave_every = 3\neval_every = 4\nkeep = 2\nclip_norm = 1.0\n";
 /// Every choice is held: two runs that are planned apart need not be equal to the bit.
-const PINS: &str = "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\nloader_threads = 2\n";
+const PINS: &str =
+    "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
 
 /// A sort of run: an optimizer, and whether checkpoints are written in the background.
 #[derive(Clone, Copy, Debug)]

@@ -229,7 +229,7 @@ fn copying_a_large_checkpoint_stays_inside_the_memory_that_is_planned_for_it() {
 /// 60 rows, 8 epochs, 8 samples an update. Every choice is held: two runs that are planned apart are to be equal.
 const COURSE: &str = "effective_batch = 8\nepochs = 8\nsave_every = 5\neval_every = 20\n\
                       optimizer = { name = \"adamw\", lr = 3e-3 }\n\
-                      [pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\nloader_threads = 2\n";
+                      [pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
 
 #[test]
 fn a_run_that_comes_back_from_its_mirror_ends_as_the_one_that_never_left() {

@@ -18,7 +18,8 @@ const COURSE: &str = "effective_batch = 8\nepochs = 8\nsave_every = 3\nkeep = 3\
 
 /// Every choice is held: a plan follows the rates that the machine shows at the moment, and two runs that are planned
 /// apart need not be equal to the bit. A run that is resumed holds its own.
-const PINS: &str = "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\nloader_threads = 2\n";
+const PINS: &str =
+    "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Optimizer {
