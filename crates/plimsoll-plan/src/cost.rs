@@ -84,9 +84,9 @@ impl Rates {
         self.each().iter().all(|rate| rate.is_finite() && *rate > 0.0)
     }
 
-    /// Of so many times as many threads; handing work out to fewer of them takes no longer.
+    /// All of them so many times as fast.
     pub fn scaled(&self, times: f64) -> Rates {
-        Rates { calls: self.calls, ..Rates::of_each(self.each().map(|rate| rate * times)) }
+        Rates::of_each(self.each().map(|rate| rate * times))
     }
 
     /// Each to the nearest half octave.
