@@ -28,7 +28,7 @@ pub use error::RecoverError;
 pub use exit_code::ExitCode;
 pub use room::room_for;
 pub use run_lock::RunLock;
-pub use shed::shed;
+pub use shed::{cache_code, shed};
 pub use stop_flag::StopFlag;
 pub use supervise::{
     Beat, Events, Exit, Keeper, Kin, News, NewsWriter, Outcome, StopSignal, Terms, TreeOutcome, TreeWish, Wish,

@@ -45,6 +45,10 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: &Verb) -> Result<(), Fail> {
+    // What these hold is planned to the page.
+    if matches!(verb, Verb::Plan(_) | Verb::Train(_) | Verb::Resume(_) | Verb::Worker(_)) {
+        plimsoll_recover::cache_code();
+    }
     match verb {
         Verb::Probe(args) => verbs::probe::run(args),
         Verb::Plan(args) => verbs::plan::run(args),
