@@ -159,7 +159,7 @@ fn started(job: &Job, choices: &Choices) -> Result<(Engine, Updates), EngineErro
 struct Timed {
     /// Of each op of a micro-batch and of the update.
     ops: Vec<(Work, f64)>,
-    /// Of each tape as a whole; never where that is not tried.
+    /// Of each tape as a whole; infinite where none was run so.
     tapes: Vec<(Work, f64)>,
 }
 

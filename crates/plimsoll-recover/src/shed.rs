@@ -21,18 +21,19 @@ pub fn shed() {
 
 /// Reads the program's own file, as far as it is mapped, into the page cache. A fault maps the sixteen pages around it that are
 /// there: what is resident then follows from what was run, not from what the machine has reclaimed of the file before.
-pub fn cache_code() {
-    let (Ok(path), Ok(maps)) = (fs::read_link("/proc/self/exe"), fs::read_to_string("/proc/self/maps")) else { return };
-    let end = maps.lines().filter(|line| line.ends_with(&*path.to_string_lossy())).filter_map(file_end).max();
-    let (Some(end), Ok(mut file)) = (end, fs::File::open("/proc/self/exe")) else { return };
-    let mut piece = [0; 32 << 10];
-    let mut left = end;
-    while left > 0 {
-        match file.read(&mut piece) {
-            Ok(read) if read > 0 => left = left.saturating_sub(read as u64),
-            _ => return,
+/// Returns how many bytes were read; fewer, where something stands in the way, are no harm.
+pub fn cache_code() -> u64 {
+    let read = || {
+        let (path, maps) = (fs::read_link("/proc/self/exe").ok()?, fs::read_to_string("/proc/self/maps").ok()?);
+        let end = maps.lines().filter(|line| line.ends_with(&*path.to_string_lossy())).filter_map(file_end).max()?;
+        let mut file = fs::File::open("/proc/self/exe").ok()?.take(end);
+        let (mut piece, mut all) = ([0; 32 << 10], 0);
+        while let Ok(n @ 1..) = file.read(&mut piece) {
+            all += n as u64;
         }
-    }
+        Some(all)
+    };
+    read().unwrap_or(0)
 }
 
 /// Where a line of `maps` ends in its file.
@@ -98,7 +99,21 @@ Anonymous:             0 kB
     fn a_line_of_maps_says_how_far_its_file_is_mapped() {
         assert_eq!(file_end("3000-5000 r-xp 00002000 fe:00 12 /bin/x"), Some(0x4000));
         assert_eq!(file_end("5000-3000 r-xp 00002000 fe:00 12 /bin/x"), None);
-        cache_code();
+    }
+
+    #[test]
+    fn the_programs_own_code_is_read_as_far_as_it_is_mapped() {
+        let here = cache_code as fn() -> u64 as usize;
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let around = maps.lines().find(|line| {
+            let (start, end) = line.split_ascii_whitespace().next().and_then(|span| span.split_once('-')).unwrap();
+            let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
+            (number(start)..number(end)).contains(&here)
+        });
+        let end = file_end(around.unwrap()).unwrap();
+        let whole = fs::metadata("/proc/self/exe").unwrap().len();
+        let read = cache_code();
+        assert!((end..=whole).contains(&read) && end > 0, "read {read} of {whole}, mapped to {end}");
     }
 
     #[test]

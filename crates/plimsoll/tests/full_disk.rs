@@ -15,14 +15,12 @@ use rustix::process::{Signal, kill_process};
 use support_run::disk::Disk;
 use support_run::shelf::Shelf;
 use support_run::trainer::{Trainer, any_of, last_step, records, resumed_from};
-use support_run::{Result, Workshop};
+use support_run::{PINS, Result, Workshop};
 
 const KEEP: usize = 2;
 const STEPS: u64 = 45;
 const COURSE: &str = "effective_batch = 8\nsteps = 45\nsave_every = 3\neval_every = 4\nkeep = 2\nclip_norm = 1.0\n\
                       optimizer = { name = \"adamw\", lr = 3e-3 }\n";
-const PINS: &str =
-    "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
 /// Twice what the plan wants to find free.
 const SIZE: Bytes = Bytes::mib(48);
 const STANDS: &str = "stands; the run goes on";

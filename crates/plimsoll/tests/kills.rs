@@ -19,7 +19,7 @@ use support_run::chance::{Chance, SEED, seed};
 use support_run::moment::{BETWEEN, Moment, work_of};
 use support_run::shelf::Shelf;
 use support_run::trainer::{Trainer, last_step, records, wait_for_end};
-use support_run::{Result, Workshop};
+use support_run::{PINS, Result, Workshop};
 
 /// Shared out evenly among the lanes.
 const MOMENTS: usize = 100;
@@ -27,9 +27,6 @@ const KEEP: usize = 2;
 /// Saves at other steps than evaluations, and at the same.
 const EVERY: u64 = 4;
 const COURSE: &str = "effective_batch = 8\nsteps = 45\nsave_every = 3\neval_every = 4\nkeep = 2\nclip_norm = 1.0\n";
-/// Every choice is held: two runs that are planned apart need not be equal to the bit.
-const PINS: &str =
-    "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
 
 /// A sort of run: an optimizer, and whether checkpoints are written in the background.
 #[derive(Clone, Copy, Debug)]

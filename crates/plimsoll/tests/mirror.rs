@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use support_mirror::server::SECRET;
 use support_mirror::{Place, files_in, wait_for};
 use support_run::trainer::Trainer;
-use support_run::{Result, Workshop};
+use support_run::{PINS, Result, Workshop};
 
 /// Slow enough that parts can be waited for, fast enough that a test is short.
 const SLOW: &str = "rate = \"12MiB\"";
@@ -226,16 +226,15 @@ fn copying_a_large_checkpoint_stays_inside_the_memory_that_is_planned_for_it() {
     assert!(peak <= plimsoll_mirror::MEMORY.0, "{peak} of {}", plimsoll_mirror::MEMORY.0);
 }
 
-/// 60 rows, 8 epochs, 8 samples an update. Every choice is held: two runs that are planned apart are to be equal.
+/// 60 rows, 8 epochs, 8 samples an update.
 const COURSE: &str = "effective_batch = 8\nepochs = 8\nsave_every = 5\neval_every = 20\n\
-                      optimizer = { name = \"adamw\", lr = 3e-3 }\n\
-                      [pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
+                      optimizer = { name = \"adamw\", lr = 3e-3 }\n";
 
 #[test]
 fn a_run_that_comes_back_from_its_mirror_ends_as_the_one_that_never_left() {
     let place = Place::new("");
     let workshop = Workshop::new();
-    workshop.job(COURSE);
+    workshop.job(&format!("{COURSE}{PINS}"));
     Trainer::train(&workshop, "undisturbed").end().must(0, &["done: 60 steps"]);
     let mut trainer = Trainer::train(&workshop, "run");
     trainer.wait_for_step(12).signal(Signal::TERM);
@@ -265,7 +264,7 @@ fn a_run_that_comes_back_from_its_mirror_ends_as_the_one_that_never_left() {
 fn a_run_trains_on_while_its_mirror_is_away_and_every_checkpoint_arrives_whole() {
     let mut place = Place::new("");
     let workshop = Workshop::new();
-    workshop.job(&COURSE.replace("save_every = 5", "save_every = 5\nkeep = 2"));
+    workshop.job(&format!("{COURSE}keep = 2\n{PINS}"));
     let url = place.url();
     let mut trainer = Trainer::train_with(&workshop, "run", |command| {
         place.server.environment(command);

@@ -9,17 +9,12 @@ use std::sync::OnceLock;
 use plimsoll_watch::Event;
 use rustix::process::{Signal, kill_process};
 use support_run::trainer::{Trainer, any_of, last_step, records, resumed_from};
-use support_run::{Result, Workshop};
+use support_run::{PINS, Result, Workshop};
 
 /// 8 epochs of 60 rows are 60 steps. Dropout, shuffling, accumulation, evaluation and clipping are on.
 const STEPS: u64 = 60;
 const COURSE: &str = "effective_batch = 8\nepochs = 8\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
                       schedule = { name = \"cosine\", warmup_steps = 4 }\n";
-
-/// Every choice is held: a plan follows the rates that the machine shows at the moment, and two runs that are planned
-/// apart need not be equal to the bit. A run that is resumed holds its own.
-const PINS: &str =
-    "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Optimizer {

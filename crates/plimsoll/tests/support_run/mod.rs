@@ -38,6 +38,11 @@ const CONFIG: &str = r#"{"architectures": ["T5ForConditionalGeneration"], "model
 /// Rows of the training data: with an effective batch of 8 no epoch ends where a batch does.
 pub const ROWS: usize = 60;
 
+/// Every choice is held: a plan follows the rates that the machine shows at the moment, and two runs that are planned
+/// apart need not be equal to the bit. A run that is resumed holds its own.
+pub const PINS: &str =
+    "[pin]\nmicro_batch = 2\nrecompute = 1\nloss_chunk = 16\noptimizer_in_backward = false\nloader_threads = 2\n";
+
 /// A folder with `model/` (config and tokenizer), `train.jsonl` and `eval.jsonl`.
 pub struct Workshop {
     dir: tempfile::TempDir,
