@@ -122,9 +122,11 @@ fn measure(name: &str, steps: usize, on: (usize, Simd)) {
         micro_batch: job.effective_batch,
         recompute: 0,
         recompute_attention: 0,
+        recompute_feed_forward: 0,
         loss_chunk: LENGTH,
         optimizer_in_backward: true,
         loader_threads: 1,
+        lean: false,
     };
     let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: None, seed: 1 };
     let mut engine = Engine::start(compile(&job, &how), Some(updates)).unwrap();

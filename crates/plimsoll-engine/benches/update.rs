@@ -35,9 +35,11 @@ fn main() {
                     micro_batch: samples,
                     recompute: 0,
                     recompute_attention: 0,
+                    recompute_feed_forward: 0,
                     loss_chunk: 256,
                     optimizer_in_backward,
                     loader_threads: 1,
+                    lean: false,
                 };
                 with_cores(threads, || {}, || measure(&job, &how)).unwrap();
             }

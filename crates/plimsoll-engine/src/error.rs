@@ -37,6 +37,9 @@ pub enum EngineError {
         /// Rows of the embedding table.
         vocab: usize,
     },
+    /// The card cannot be used, or failed.
+    #[error(transparent)]
+    Card(#[from] crate::cuda::CudaError),
     /// The plan has no such pass.
     #[error("this program was planned without {what}")]
     NotPlanned {

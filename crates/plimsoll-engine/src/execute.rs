@@ -452,9 +452,8 @@ impl<'a> Frame<'a> {
             Op::GatedSilu { side, ab, out, width } => {
                 gated_silu_forward(cores, self.count(*side), *width, self.get(*ab), self.get_mut(*out));
             }
-            Op::GatedSiluBackward { side, dh, ab, dab, width } => {
-                let (dh, ab, dab) = (self.get(*dh), self.get(*ab), self.get_mut(*dab));
-                gated_silu_backward(cores, self.count(*side), *width, dh, ab, dab);
+            Op::GatedSiluBackward { side, dh, ab, width } => {
+                gated_silu_backward(cores, self.count(*side), *width, self.get_mut(*dh), self.get_mut(*ab));
             }
             Op::Relu { side, h, width, drop } => {
                 relu_forward(cores, self.rows(*side), *width, self.get_mut(*h), self.dropper(*drop).as_ref());
@@ -655,7 +654,8 @@ impl<'a> Frame<'a> {
             _ => WeightMut::F32(&mut words[range]),
         };
         let mut state = state.iter().map(|id| self.get_mut(*id));
-        let step = optimize::Step { update: self.update, lr: self.lr, grad_scale: self.grad_scale };
+        let (seed, update, lr, grad_scale) = (self.seed, self.update, self.lr, self.grad_scale);
+        let step = optimize::Step { update, lr, grad_scale, seed, param: param as u32 };
         let optimizer = self.optimizer.expect("a tape with updates is run with an optimizer");
         let matrix = place.param.shape.len() == 2;
         optimize::update(self.cores, optimizer, step, weight, grad, matrix, &mut state, self.workspace());

@@ -7,6 +7,7 @@
 
 mod arena;
 pub mod cpu;
+pub mod cuda;
 mod engine;
 mod error;
 mod execute;
@@ -20,6 +21,7 @@ pub mod simd;
 mod snapshot;
 mod staging;
 mod step;
+mod stepper;
 
 pub use engine::{ENGINE_STACK, Engine, Updates, WORKER_STACK, with_cores};
 pub use error::EngineError;
@@ -27,3 +29,4 @@ pub use generate::{Answer, GenerateOptions, Sampling};
 pub use rates::{Care, Clock, measure_rates, measure_rates_by, timed_update};
 pub use snapshot::Snapshot;
 pub use step::{Loss, MicroStep, NotFinite, Updated};
+pub use stepper::Stepper;

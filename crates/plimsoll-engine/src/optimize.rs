@@ -6,6 +6,7 @@ use crate::cpu::Cores;
 use crate::cpu::adafactor::{AdafactorStep, SecondMoment, adafactor};
 use crate::cpu::adamw::{AdamWStep, adamw};
 use crate::cpu::adamw8bit::adamw8bit;
+use crate::cpu::adamw16bit::{Rounding, adamw16bit};
 use crate::cpu::lion::{LionStep, lion};
 use crate::cpu::sgd::{SgdStep, sgd};
 use crate::cpu::weight::WeightMut;
@@ -19,6 +20,10 @@ pub(crate) struct Step {
     pub lr: Option<f64>,
     /// Turns the summed gradient into the clipped mean.
     pub grad_scale: f32,
+    /// The run's seed.
+    pub seed: u64,
+    /// Index of the parameter.
+    pub param: u32,
 }
 
 /// Updates a parameter; `state` yields its state tensors in the optimizer's order.
@@ -37,7 +42,9 @@ pub(crate) fn update(
     let number = step.update + 1;
     match optimizer {
         OptimizerSpec::AdamW { lr, betas, eps, weight_decay }
+        | OptimizerSpec::AdamW16bit { lr, betas, eps, weight_decay }
         | OptimizerSpec::AdamW8bit { lr, betas, eps, weight_decay } => {
+            let rounding = Rounding { seed: step.seed, update: step.update, param: step.param };
             let step = AdamWStep {
                 lr: step.lr.unwrap_or(*lr),
                 betas: *betas,
@@ -48,6 +55,9 @@ pub(crate) fn update(
             };
             match optimizer {
                 OptimizerSpec::AdamW8bit { .. } => adamw8bit(cores, &step, weight, grad, next(), next()),
+                OptimizerSpec::AdamW16bit { .. } => {
+                    adamw16bit(cores, &step, rounding, weight, grad, next(), next());
+                }
                 _ => adamw(cores, &step, weight, grad, next(), next()),
             }
         }

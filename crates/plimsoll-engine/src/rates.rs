@@ -66,9 +66,11 @@ fn choices(micro_batch: usize) -> Choices {
         micro_batch,
         recompute: 0,
         recompute_attention: 0,
+        recompute_feed_forward: 0,
         loss_chunk: 256,
         optimizer_in_backward: false,
         loader_threads: 1,
+        lean: false,
     }
 }
 

@@ -7,6 +7,7 @@ use plimsoll_plan::snapshot::SnapshotLayout;
 use rayon::prelude::*;
 
 use crate::arena::Arena;
+use crate::cuda::CudaEngine;
 use crate::engine::Engine;
 use crate::error::EngineError;
 
@@ -39,6 +40,20 @@ impl Snapshot {
             let (to, from) = (&mut copy[run.to..run.to + run.words], &store[run.from..run.from + run.words]);
             to.par_chunks_mut(PART).zip(from.par_chunks(PART)).for_each(|(to, from)| to.copy_from_slice(from));
         }
+    }
+
+    /// Copies what a card holds now.
+    pub(crate) fn fill_from_card(&mut self, engine: &CudaEngine) -> Result<(), EngineError> {
+        let words = self.layout.words;
+        // SAFETY: the arena has these words, and `&mut self` makes us the only one.
+        let copy = unsafe { std::slice::from_raw_parts_mut(self.arena.base(), words) };
+        for run in &self.layout.runs {
+            engine.read_store(run.from, &mut copy[run.to..run.to + run.words])?;
+        }
+        for (weight, place) in &self.layout.split {
+            engine.read_split(*weight, &mut copy[place.clone()])?;
+        }
+        Ok(())
     }
 
     /// The bytes of a trained parameter, as they are stored.

@@ -42,6 +42,8 @@ pub enum NotFinite {
     Loss,
     /// A gradient: an element, or the sum of squares of 1024 of them, which optimizers and norm would meet next.
     Gradient,
+    /// A gradient of 16-bit floats, at a loss scale that was too large and is halved now.
+    ScaledGradient,
 }
 
 /// What an update came to; with the loss of the whole effective batch.

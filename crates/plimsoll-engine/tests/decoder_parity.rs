@@ -7,12 +7,14 @@ mod decoder;
 mod fixture;
 mod random;
 
+use decoder::card::{card, on_card, read, start, update as update_there};
 use decoder::peer::{Question, Tensors, ask, labels, texts};
 use decoder::texts::{packed, ragged};
 use decoder::{Samples, lora, specs, update, weights, with};
 use fixture::{choices, distance};
-use plimsoll_engine::MicroStep;
+use plimsoll_engine::{MicroStep, Updated};
 use plimsoll_plan::choices::Choices;
+use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::program::Job;
 use plimsoll_plan::spec::{DecoderFamily, DecoderSpec, ModelSpec};
 use plimsoll_plan::train::OptimizerSpec;
@@ -179,6 +181,43 @@ impl Case {
     }
 }
 
+impl Case {
+    /// The same updates on a card, in f32.
+    fn updates_agree_on_a_card(&self, plan: &Choices, expected: &Tensors) -> String {
+        let before = weights(&self.job, 5);
+        let mut engine = start(&on_card(&self.job, Dtype::F32), plan, self.clip_norm, &before, false);
+        let (mut worst_loss, mut worst, mut worst_move) = (0.0f64, (0.0, String::new()), 0.0f64);
+        for at in 0..self.updates {
+            let batch = &self.batches[at % self.batches.len()];
+            let updated = update_there(&mut engine, batch, at as u64, self.job.optimizer.lr());
+            let Updated::Done { loss, norm } = updated else { panic!("{}: {updated:?}", self.name) };
+            let exact = (f64::from(expected["losses"].1[at]), f64::from(expected["grad_norms"].1[at]));
+            let apart = (loss.mean() - exact.0).abs() / exact.0;
+            assert!(apart < 1e-5, "{}, {plan:?}: loss {at} is {}, not {}", self.name, loss.mean(), exact.0);
+            assert!((norm - exact.1).abs() < 1e-4 * exact.1, "{}: norm {at} is {norm}, not {}", self.name, exact.1);
+            worst_loss = worst_loss.max(apart);
+        }
+        for (index, (param, start)) in before.iter().enumerate() {
+            let (name, after) = (&param.name, read(&engine, index));
+            let Some((_, exact)) = expected.get(&format!("after.{name}")) else {
+                assert_eq!(&after, start, "{}: {name} is frozen", self.name);
+                continue;
+            };
+            let of = |values: &[f32]| without_key_bias(&self.job.spec, name, values);
+            let (after, exact, start) = (of(&after), of(exact), of(start));
+            let far = distance(&after, &exact);
+            let moved = |to: &[f32]| to.iter().zip(&start).map(|(a, b)| a - b).collect::<Vec<f32>>();
+            let far_move = distance(&moved(&after), &moved(&exact));
+            assert!(far < 1e-4, "{}, {plan:?}: {name} is {far:e} apart", self.name);
+            assert!(far_move < 1e-2, "{}, {plan:?}: the move of {name} is {far_move:e} apart", self.name);
+            worst = if far > worst.0 { (far, name.clone()) } else { worst };
+            worst_move = worst_move.max(far_move);
+        }
+        let (far, name) = worst;
+        format!("{}: losses {worst_loss:.1e}, weights {far:.1e} apart ({name}), moves {worst_move:.1e}", self.name)
+    }
+}
+
 /// A bias of GPT-2's keys adds the same to every score of a query: its true gradient is zero, and AdamW makes steps of the
 /// rounding. Rotary keys are turned with their bias, so theirs counts.
 fn without_key_bias(spec: &ModelSpec, name: &str, values: &[f32]) -> Vec<f32> {
@@ -265,5 +304,23 @@ fn losses_gradients_and_twenty_updates_agree() {
         kept.iter().for_each(|plan| println!("{}", case.gradients_agree(plan, expected)));
         let plans = kept[1..].iter().chain(&swept);
         plans.for_each(|plan| println!("{}", case.updates_agree(plan, expected)));
+    }
+}
+
+/// Beside PyTorch on the same card, where `PLIMSOLL_PEER_DEVICE` is `cuda`; LoRA aside, since PEFT may not be there.
+#[test]
+fn twenty_updates_on_a_card_agree() {
+    let Some(_card) = card() else { return };
+    let cases: Vec<Case> = cases().into_iter().filter(|case| !matches!(case.job.train, TrainSpec::Lora(_))).collect();
+    let questions: Vec<Question> = cases.iter().map(Case::question).collect();
+    let answers = match ask("decoder_parity_card", &questions) {
+        Ok(answers) => answers,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    for (case, expected) in cases.iter().zip(&answers) {
+        let (kept, swept) = case.plans();
+        for plan in [&kept[0], &kept[1], &swept[0]] {
+            println!("{}", case.updates_agree_on_a_card(plan, expected));
+        }
     }
 }

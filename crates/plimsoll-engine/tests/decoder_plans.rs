@@ -68,13 +68,16 @@ fn random_plans_of_one_job_give_the_same_losses() {
             for nth in 0..5 {
                 let blocks = job.spec.blocks();
                 let recompute = stream.between(0, blocks);
+                let recompute_attention = stream.between(0, blocks - recompute);
                 let how = Choices {
                     micro_batch: [1, 2, 4, 8][stream.between(0, 3)],
                     recompute,
-                    recompute_attention: stream.between(0, blocks - recompute),
+                    recompute_attention,
+                    recompute_feed_forward: stream.between(0, blocks - recompute - recompute_attention),
                     loss_chunk: stream.between(1, 60),
                     optimizer_in_backward: nth % 2 == 0,
                     loader_threads: 1,
+                    lean: false,
                 };
                 let job = Job { threads: stream.between(1, 4), ..job.clone() };
                 let other = run(&job, &how, clip_norm, UPDATES);
@@ -99,13 +102,12 @@ fn threads_and_recomputed_blocks_repeat_every_bit() {
                 let other = run(&Job { threads, ..job.clone() }, &plain, None, BIT_UPDATES);
                 assert!(other == first, "{name}, micro-batch {micro_batch}, {threads} threads");
             }
-            for (recompute, recompute_attention) in [(blocks, 0), (0, blocks), (1, 1)] {
-                let how = Choices { recompute, recompute_attention, ..plain };
+            for (recompute, recompute_attention, recompute_feed_forward) in
+                [(blocks, 0, 0), (0, blocks, 0), (1, 1, 0), (0, 0, blocks), (0, 1, 1), (1, 0, 1)]
+            {
+                let how = Choices { recompute, recompute_attention, recompute_feed_forward, ..plain };
                 let other = run(&job, &how, None, BIT_UPDATES);
-                assert!(
-                    other == first,
-                    "{name}, micro-batch {micro_batch}, {recompute} and {recompute_attention} again"
-                );
+                assert!(other == first, "{name}, {how:?}");
             }
         }
     }

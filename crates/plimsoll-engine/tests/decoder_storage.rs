@@ -26,10 +26,11 @@ fn larger(spec: DecoderSpec) -> DecoderSpec {
     DecoderSpec { vocab: 190, d_ff: 130, ..spec }
 }
 
-fn optimizers() -> [OptimizerSpec; 5] {
+fn optimizers() -> [OptimizerSpec; 6] {
     [
         OptimizerSpec::adamw(3e-3),
         OptimizerSpec::adafactor(3e-3),
+        OptimizerSpec::adamw16bit(3e-3),
         OptimizerSpec::adamw8bit(3e-3),
         OptimizerSpec::lion(5e-4),
         OptimizerSpec::Sgd { lr: 5e-2, momentum: 0.9, dampening: 0.0, nesterov: false, weight_decay: 0.0 },

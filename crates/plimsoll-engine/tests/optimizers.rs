@@ -16,7 +16,12 @@ fn the_loss_falls_and_the_bits_stay_whatever_the_threads() {
     let spec = T5Spec { vocab: 300, d_model: 100, d_kv: 24, d_ff: 200, heads: 4, ..v11(0.0) };
     let lens = (20, 15);
     let data = batches(&spec, 1, 4, lens, true, 2);
-    for optimizer in [OptimizerSpec::lion(3e-4), OptimizerSpec::adamw8bit(1e-3), OptimizerSpec::adamw(1e-3)] {
+    for optimizer in [
+        OptimizerSpec::lion(3e-4),
+        OptimizerSpec::adamw16bit(1e-3),
+        OptimizerSpec::adamw8bit(1e-3),
+        OptimizerSpec::adamw(1e-3),
+    ] {
         let job = job(spec.clone(), lens, 4, optimizer, false);
         let sizes: Vec<usize> = compile(&job, &choices(4)).store.params.iter().map(|p| p.param.elements()).collect();
         assert!(sizes.iter().any(|n| *n >= EIGHT_BIT_LEAST) && sizes.iter().any(|n| *n < EIGHT_BIT_LEAST));

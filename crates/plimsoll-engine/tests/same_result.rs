@@ -127,9 +127,12 @@ fn blocks_swept_over_the_parts_of_a_batch_agree_with_gradients_that_are_kept() {
         for clip_norm in [None, Some(0.5)] {
             let job = job(spec.clone(), LENS, EFFECTIVE, OptimizerSpec::adamw(1e-3), clip_norm.is_some());
             let kept = run(&job, &choices(EFFECTIVE), clip_norm, UPDATES);
-            for (micro_batch, recompute, recompute_attention) in [(8, 0, 0), (4, 4, 0), (2, 1, 2), (1, 0, 4)] {
-                let how =
-                    Choices { recompute, recompute_attention, optimizer_in_backward: true, ..choices(micro_batch) };
+            for (micro_batch, recompute, recompute_attention, recompute_feed_forward) in
+                [(8, 0, 0, 0), (4, 4, 0, 0), (2, 1, 2, 1), (1, 0, 4, 0), (4, 0, 0, 4)]
+            {
+                let optimizer_in_backward = true;
+                let again = Choices { recompute, recompute_attention, recompute_feed_forward, ..choices(micro_batch) };
+                let how = Choices { optimizer_in_backward, ..again };
                 let swept = run(&job, &how, clip_norm, UPDATES);
                 for (at, (a, b)) in swept.losses.iter().zip(&kept.losses).enumerate() {
                     assert!((a - b).abs() < 2e-6 * b, "{clip_norm:?}, {micro_batch}, update {at}: {a} and {b}");

@@ -66,6 +66,13 @@ pub(crate) fn read(root: &Root) -> Sighting<Gpus> {
     }
 }
 
+/// What is in use of the card with this identity now, by anybody.
+pub fn gpu_memory_used(uuid: &str) -> Option<Bytes> {
+    let gpus = read(&Root::system());
+    let card = gpus.seen()?.cards.iter().filter_map(Sighting::seen).find(|card| card.uuid == uuid)?;
+    card.memory.seen().map(|memory| memory.used)
+}
+
 fn ask(nvml: &Nvml) -> Result<Gpus, NvmlError> {
     let cards = (0..nvml.device_count()?).map(|index| {
         ask_card(nvml, index)

@@ -40,7 +40,7 @@ pub use error::MachineError;
 pub use family::{
     FairShare, Relative, descendants, environment, fair_share, parse_fair_share, parse_stat, relative, words,
 };
-pub use gpu::{Gpu, GpuMemory, Gpus};
+pub use gpu::{Gpu, GpuMemory, Gpus, gpu_memory_used};
 pub use headroom::{Bound, Headroom, Usable, headroom, usable};
 pub use identity::{Identity, identity, parse_identity};
 pub use kernel::{HugePages, Kernel, Overcommit, ResourceLimits, parse_limits};

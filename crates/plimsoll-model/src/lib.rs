@@ -32,4 +32,4 @@ pub use partial::Existing;
 pub use save::save_model;
 pub use source::{TensorSource, Views};
 pub use weights::WeightFiles;
-pub use write::{StoredView, TensorView, safetensors_bytes, write_safetensors, write_stored};
+pub use write::{StoredTensor, TensorView, safetensors_bytes, write_safetensors, write_stored};

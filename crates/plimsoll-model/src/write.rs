@@ -1,7 +1,7 @@
 //! Tensors into a safetensors stream: header first, then each tensor's bytes.
 //!
-//! Two ways: out of lent slices, whose weights are never copied (checkpoints), and out of a [`TensorSource`] through one
-//! buffer of 256 KiB, as f32 or bf16 (models and adapters). Invariant: nothing that grows with the weights is
+//! Two ways: as whoever holds them gives them, never copied (checkpoints), and out of a [`TensorSource`] through one buffer
+//! of 256 KiB, as f32 or bf16 (models and adapters). Invariant: nothing that grows with the weights is
 //! allocated. It knows no names: any tensors, any texts of metadata.
 
 use std::collections::BTreeSet;
@@ -31,38 +31,59 @@ pub struct TensorView<'a> {
 
 /// One tensor to be written as it is stored, in f32 or bf16.
 #[derive(Clone, Copy, Debug)]
-pub struct StoredView<'a> {
+pub struct StoredTensor<'a> {
     /// Its name in the file.
     pub name: &'a str,
     /// Its shape.
     pub shape: &'a [usize],
     /// How its elements are stored.
     pub dtype: Dtype,
-    /// Its elements, in this machine's order of bytes.
-    pub bytes: &'a [u8],
 }
 
-/// Writes tensors as they are stored, in the order given. Returns the number of bytes written.
-pub fn write_stored(sink: &mut dyn Write, tensors: &[StoredView<'_>]) -> Result<u64, ModelError> {
-    for StoredView { name, shape, dtype, bytes } in tensors {
-        let width = match dtype {
-            Dtype::F32 => 4,
-            Dtype::Bf16 => 2,
-            dtype => return Err(ModelError::DtypeNotSaved { dtype: *dtype }),
-        };
-        let expected = shape.iter().product();
-        if bytes.len() != width * expected {
-            return Err(ModelError::SliceLength { tensor: name.to_string(), expected, got: bytes.len() / width });
-        }
-    }
+/// Writes tensors as they are stored, in the order given: `give` writes the bytes of the nth, in this machine's order.
+/// Returns the number of bytes written.
+pub fn write_stored(
+    sink: &mut dyn Write,
+    tensors: &[StoredTensor<'_>],
+    mut give: impl FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
+) -> Result<u64, ModelError> {
+    let width = |dtype: Dtype| match dtype {
+        Dtype::F32 => Ok(4),
+        Dtype::Bf16 => Ok(2),
+        dtype => Err(ModelError::DtypeNotSaved { dtype }),
+    };
+    tensors.iter().try_for_each(|tensor| width(tensor.dtype).map(drop))?;
     let header = header(&[], tensors.iter().map(|t| (t.name, t.shape, t.dtype)))?;
     let mut written = begin(sink, &header)?;
-    for tensor in tensors {
-        sink.write_all(tensor.bytes).map_err(ModelError::Sink)?;
-        written += tensor.bytes.len() as u64;
+    for (nth, StoredTensor { name, shape, dtype }) in tensors.iter().enumerate() {
+        let mut counted = Counted { sink, bytes: 0 };
+        give(nth, &mut counted).map_err(ModelError::Sink)?;
+        let (got, width, expected) = (counted.bytes, width(*dtype)?, shape.iter().product());
+        if got != width * expected {
+            return Err(ModelError::SliceLength { tensor: name.to_string(), expected, got: got / width });
+        }
+        written += got as u64;
     }
     sink.flush().map_err(ModelError::Sink)?;
     Ok(written)
+}
+
+/// A sink that counts.
+struct Counted<'a> {
+    sink: &'a mut dyn Write,
+    bytes: usize,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let n = self.sink.write(bytes)?;
+        self.bytes += n;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.sink.flush()
+    }
 }
 
 /// One tensor to be written from a source.

@@ -12,6 +12,10 @@ pub struct Choices {
     /// Blocks behind those whose attention alone is computed again.
     #[serde(default)]
     pub recompute_attention: usize,
+    /// Blocks behind the first `recompute` whose feed-forward part alone is computed again. On a card it comes before all
+    /// else: its first product is most of what a block keeps, and little of what it costs.
+    #[serde(default)]
+    pub recompute_feed_forward: usize,
     /// Rows of logits that exist at a time.
     pub loss_chunk: usize,
     /// Each weight is updated as soon as its gradient is complete, and the gradient is gone: the blocks of the whole
@@ -19,6 +23,10 @@ pub struct Choices {
     pub optimizer_in_backward: bool,
     /// Threads of the loader.
     pub loader_threads: usize,
+    /// On a card: the matrix library has little scratch, and products in f16 read weights that are written out for each of them,
+    /// instead of copies that stay.
+    #[serde(default)]
+    pub lean: bool,
 }
 
 /// What a block keeps for its backward pass.
@@ -30,9 +38,23 @@ pub(crate) enum Keep {
     NoAttention,
     /// Its input.
     Input,
+    /// Everything but what the feed-forward part made: on a card.
+    NoFeedForward,
 }
 
-/// The ways to keep, from most to least.
+impl Keep {
+    /// Whether what attention made is kept.
+    pub fn attention(self) -> bool {
+        matches!(self, Keep::All | Keep::NoFeedForward)
+    }
+
+    /// Whether what the feed-forward part made is kept.
+    pub fn feed_forward(self) -> bool {
+        matches!(self, Keep::All | Keep::NoAttention)
+    }
+}
+
+/// The ways to keep on a CPU, from most to least, in the order of the type.
 pub(crate) const KEEPS: [Keep; 3] = [Keep::All, Keep::NoAttention, Keep::Input];
 
 impl Choices {
@@ -43,11 +65,20 @@ impl Choices {
         Choices { recompute, recompute_attention: level.min(blocks) - recompute, ..self }
     }
 
+    /// The same choices on rung `level` of the ladder on a card: first the feed-forward parts alone are computed again, block by
+    /// block, then whole blocks are.
+    pub(crate) fn on_card_rung(self, level: usize, blocks: usize) -> Choices {
+        let recompute = level.saturating_sub(blocks);
+        Choices { recompute, recompute_attention: 0, recompute_feed_forward: level.min(blocks) - recompute, ..self }
+    }
+
     /// What block `nth` of all keeps.
     pub(crate) fn keep(&self, nth: usize) -> Keep {
         if nth < self.recompute {
             Keep::Input
-        } else if nth < self.recompute + self.recompute_attention {
+        } else if nth < self.recompute + self.recompute_feed_forward {
+            Keep::NoFeedForward
+        } else if nth < self.recompute + self.recompute_feed_forward + self.recompute_attention {
             Keep::NoAttention
         } else {
             Keep::All

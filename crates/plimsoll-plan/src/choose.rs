@@ -5,8 +5,10 @@
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::card::{self, CardTerms};
 use crate::choices::Choices;
 use crate::cost::Rates;
+use crate::device::Device;
 use crate::explain::{self, cuts, next_faster};
 pub use crate::explain::{Cut, NextFaster};
 use crate::footprint::{self, DiskFacts, Footprint, Overheads};
@@ -27,6 +29,8 @@ pub struct Pins {
     pub recompute: Option<usize>,
     /// Blocks behind those whose attention alone is; none where only `recompute` is held.
     pub recompute_attention: Option<usize>,
+    /// Blocks behind those whose feed-forward part alone is, on a card; none where only `recompute` is held.
+    pub recompute_feed_forward: Option<usize>,
     /// Rows of logits at a time.
     pub loss_chunk: Option<usize>,
     /// Updates inside the backward pass.
@@ -37,6 +41,8 @@ pub struct Pins {
     pub snapshot: Option<bool>,
     /// Compute threads; where they are not held, a job that does not fit is tried with fewer than it names.
     pub threads: Option<usize>,
+    /// Weights are written out for each product, on a card.
+    pub lean: Option<bool>,
 }
 
 /// What a plan is made from, besides the job.
@@ -65,6 +71,8 @@ pub struct Terms<'a> {
     pub saves: bool,
     /// Heap of the loader for a micro-batch and a number of threads.
     pub loader: &'a dyn Fn(usize, usize) -> Bytes,
+    /// The card, for a job that runs on one.
+    pub card: Option<CardTerms>,
 }
 
 /// Does it fit?
@@ -149,7 +157,10 @@ pub struct Decision {
 pub fn choose(job: &Job, terms: &Terms) -> Decision {
     let mut decision = decide(job, terms);
     if decision.plan.verdict == Verdict::TooBig {
-        decision.plan.would_fit = remedies(&decision.job, terms, &decision.plan);
+        decision.plan.would_fit = match terms.card.as_ref().filter(|_| job.device != Device::Cpu) {
+            Some(card) => card::remedies(&decision.job, terms, card, &decision.plan),
+            None => remedies(&decision.job, terms, &decision.plan),
+        };
     }
     decision
 }
@@ -167,7 +178,8 @@ pub fn decide(job: &Job, terms: &Terms) -> Decision {
         if next.plan.verdict == Verdict::Fits {
             return next;
         }
-        if next.plan.ram.peak < best.plan.ram.peak {
+        let size = |plan: &Plan| (plan.vram.peak, plan.ram.peak);
+        if size(&next.plan) < size(&best.plan) {
             best = next;
         }
     }
@@ -177,6 +189,9 @@ pub fn decide(job: &Job, terms: &Terms) -> Decision {
 /// The choice among plans with the same result. Every thread has a workspace of its own; half of them cost twice the time,
 /// more than most other choices do, so fewer are looked at only where the plan is as slow as that, or does not fit.
 fn decide_same(job: &Job, terms: &Terms) -> Decision {
+    if let Some(card) = terms.card.as_ref().filter(|_| job.device.cuda().is_some()) {
+        return card::decide(job, terms, card);
+    }
     let mut counts = thread_counts(job, terms).into_iter();
     let (job, terms) = &at_threads(job, terms, counts.next().unwrap_or(job.threads));
     let (mut best, fastest) = decide_on(job, terms);

@@ -375,7 +375,7 @@ impl Scale<'_> {
             Op::Gelu { side, width, .. } => exponential(moved(*side, *width, 2), *side, *width, 1.9),
             Op::GeluBackward { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width, 6.5),
             Op::GatedSilu { side, width, .. } => exponential(moved(*side, *width, 3), *side, *width, 1.0),
-            Op::GatedSiluBackward { side, width, .. } => exponential(moved(*side, *width, 5), *side, *width, 1.5),
+            Op::GatedSiluBackward { side, width, .. } => exponential(moved(*side, *width, 6), *side, *width, 1.5),
             Op::GatedGelu { side, width, drop, .. } => {
                 drawn(exponential(moved(*side, *width, 3), *side, *width, 1.9), drop.is_some(), *side, *width)
             }

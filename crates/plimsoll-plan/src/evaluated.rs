@@ -23,7 +23,8 @@ impl Evaluation {
         let eval = job.eval?;
         let store = store_of(job, true);
         let shape = job.shape(SAMPLES);
-        let tape_job = TapeJob { store: &store, train: &job.train, shape, parts: 1, clip: false, marked: false };
+        let tape_job =
+            TapeJob { store: &store, train: &job.train, shape, parts: 1, clip: false, marked: false, by_block: false };
         let tape = family::eval_tape(&job.spec, &tape_job, 0);
         let generation = if eval.max_new > 0 { generation_floor(job, &store, eval) } else { (0, 0) };
         Some(Evaluation { spans: spans(&tape), ops: tape.ops, generation, store })

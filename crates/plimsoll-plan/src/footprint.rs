@@ -3,7 +3,8 @@
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::program::Program;
+use crate::device::captured_ops;
+use crate::program::{Program, staging_words};
 use crate::tape::Role;
 
 /// What no formula gives: measured, or stated, by the caller.
@@ -170,6 +171,92 @@ pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: By
     footprint
 }
 
+/// RAM of a run whose steps are on a card: what is planned there is here only as the batch on its way and, where there is
+/// room, as the copy that checkpoints are written from.
+pub fn host_ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: Bytes) -> Footprint {
+    let stacks = overheads.stack * (program.threads + beside.loader_threads) as u64;
+    // Two of them pinned, in turn.
+    let staged = staging_words(&program.shape, None) + 2 * program.parts.staging + program.parts.tables;
+    let (batch, snapshot) = (Bytes(staged as u64 * 4), beside.snapshot(overheads));
+    let worker = batch + overheads.program + overheads.tokenizer + beside.loader + stacks + snapshot;
+    let mut list = vec![
+        ("batch", batch),
+        ("pieces on their way", PIECES + quantised_tensor(program)),
+        ("program and CUDA", overheads.program),
+        ("tokenizer", overheads.tokenizer),
+        ("loader", beside.loader),
+        ("thread stacks", stacks),
+        ("snapshot", snapshot),
+        ("checkpoint writer", overheads.checkpoint_writer),
+        ("evaluation", overheads.evaluation),
+        ("supervisor", overheads.supervisor),
+        ("mirror", overheads.mirror),
+        ("page tables", page_tables(worker)),
+        ("reserve", RESERVE),
+    ];
+    let steady: Bytes = list.iter().map(|(_, b)| *b).sum();
+    list.push(("start-up", start_total(overheads).saturating_sub(steady)));
+    Footprint::of(budget, list)
+}
+
+/// The largest tensor that is made of fewer bits on its way: as a whole, since its scales lie behind its codes.
+fn quantised_tensor(program: &Program) -> Bytes {
+    let quantised = program.store.tensors.iter().filter(|tensor| !tensor.dtype.is_exact());
+    Bytes(quantised.map(|tensor| tensor.words as u64 * 4).max().unwrap_or(0))
+}
+
+/// Numbers between files and the card: a piece as f32 and as halves.
+const PIECES: Bytes = Bytes::mib(8);
+
+/// What a card's memory holds besides the arena: measured on the card itself, before the arena is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardOverheads {
+    /// The context.
+    pub context: Bytes,
+    /// Kernels and libraries, all loaded.
+    pub modules: Bytes,
+}
+
+/// Memory that the driver hands out in pieces of this size.
+const CARD_PIECE: u64 = 2 << 20;
+/// What an op of a captured step takes of the card. Measured on an H200: 1700 of them took 8 MiB.
+const CAPTURED_OP: u64 = 5 << 10;
+
+/// What captured steps take of the card at most.
+fn captured(program: &Program) -> Bytes {
+    Bytes((CARD_PIECE / 2 + captured_ops(program) as u64 * CAPTURED_OP).next_multiple_of(CARD_PIECE))
+}
+
+/// VRAM of a program on a card.
+pub fn vram(program: &Program, overheads: &CardOverheads, budget: Bytes) -> Footprint {
+    let bytes = |words: usize| Bytes(words as u64 * 4);
+    let parts = &program.parts;
+    let of = |role: Role| program.store_words(role);
+    let (gradients, state) = (of(Role::Gradient), of(Role::Optimizer));
+    // Halves of weights are weights.
+    let (frozen, copies) = (of(Role::Frozen), of(Role::Copy) - program.store.upper_half_words());
+    // What alignment adds to the store is counted with the weights; the arena's last piece with the batch.
+    let weights = parts.store - gradients - state - frozen - copies;
+    let arena = Bytes(bytes(parts.words()).0.next_multiple_of(CARD_PIECE));
+    let staging = arena - bytes(parts.store + parts.transient + parts.workspace);
+    Footprint::of(
+        budget,
+        vec![
+            ("weights", bytes(weights)),
+            ("weight copies", bytes(copies)),
+            ("frozen weights", bytes(frozen)),
+            ("gradients", bytes(gradients)),
+            ("optimizer state", bytes(state)),
+            ("activations", bytes(parts.transient)),
+            ("op workspace", bytes(parts.workspace)),
+            ("batch and tables", staging),
+            ("context", overheads.context),
+            ("kernels and libraries", overheads.modules),
+            ("captured steps", captured(program)),
+        ],
+    )
+}
+
 /// Of a file of tensors or a small JSON file, what is not tensors: header, config, manifest.
 const HEADERS: Bytes = Bytes::mib(1);
 /// Records that do not grow with the run: job, plan, summary, and the journal's notes.
@@ -188,7 +275,7 @@ fn model_bytes(program: &Program) -> u64 {
 
 /// Disk of a run: checkpoints (the latest, the best, one of an exit, and one being written), the final model, the records.
 pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
-    let weights = program.store_words(Role::Weight) as u64 * 4;
+    let weights = (program.store_words(Role::Weight) + program.store.upper_half_words()) as u64 * 4;
     let state = program.store_words(Role::Optimizer) as u64 * 4;
     let checkpoint = Bytes(weights + state) + HEADERS;
     let checkpoints = facts.keep.max(1) as u64 + u64::from(facts.best) + 2;

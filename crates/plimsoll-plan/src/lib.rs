@@ -7,10 +7,12 @@
 //! (the decision).
 
 pub mod batch;
+pub mod card;
 pub mod choices;
 pub mod choose;
 pub mod cost;
 mod decoder;
+pub mod device;
 pub mod dtype;
 mod evaluated;
 mod explain;

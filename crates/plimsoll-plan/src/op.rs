@@ -246,8 +246,8 @@ pub enum Op {
     GatedGeluBackward { side: Side, dh: Id, ab: Id, dab: Id, width: usize, drop: Option<Place> },
     /// `out = silu(ab[:, :F]) * ab[:, F:]`.
     GatedSilu { side: Side, ab: Id, out: Id, width: usize },
-    /// `dab` from `dh`.
-    GatedSiluBackward { side: Side, dh: Id, ab: Id, dab: Id, width: usize },
+    /// In place: `ab` becomes its gradient, and `dh`, the gradient of what it gates, becomes that.
+    GatedSiluBackward { side: Side, dh: Id, ab: Id, width: usize },
     /// `delta[heads, span]`: the bias by distance, from the bucket table.
     BiasExpand { table: Id, delta: Id, shape: AttentionShape, buckets: BiasBuckets },
     /// `table_grad` from the gradient by distance.
@@ -471,7 +471,8 @@ impl Op {
             Op::Residual { y, .. } => all(&[*y]),
             Op::Relu { h, .. } => all(&[*h]),
             Op::ReluBackward { dh, .. } | Op::GeluBackward { dh, .. } => all(&[*dh]),
-            Op::GatedGeluBackward { dab, .. } | Op::GatedSiluBackward { dab, .. } => all(&[*dab]),
+            Op::GatedGeluBackward { dab, .. } => all(&[*dab]),
+            Op::GatedSiluBackward { dh, ab, .. } => all(&[*dh, *ab]),
             Op::BiasExpand { delta, .. } => all(&[*delta]),
             Op::BiasCollect { table_grad, .. } => all(&[*table_grad]),
             Op::Attention { out, lse, .. } => all(&[*out, *lse]),
@@ -491,6 +492,48 @@ impl Op {
             }
             Op::CacheAppend { cache, .. } => all(&[*cache]),
             Op::GradientNorm { .. } | Op::Hold { .. } | Op::Part { .. } | Op::Clip => {}
+        }
+    }
+
+    /// Calls `f` with every tensor that is f32 whatever the form of activations: statistics, sums, tables, gradients of
+    /// weights.
+    pub fn always_f32(&self, f: &mut impl FnMut(Id)) {
+        let mut all = |ids: &[Id]| ids.iter().for_each(|id| f(*id));
+        match self {
+            Op::Norm { stats, .. } | Op::NormApply { stats, .. } => all(&[*stats]),
+            Op::NormBackward { stats, weight_grad, bias_grad, .. } => {
+                all(&[*stats]);
+                weight_grad.iter().chain(bias_grad).for_each(|(id, _)| f(*id));
+            }
+            Op::HeadNorm { rstd, .. } => all(&[*rstd]),
+            Op::HeadNormBackward { rstd, weight_grad, .. } => {
+                all(&[*rstd]);
+                weight_grad.iter().for_each(|(id, _)| f(*id));
+            }
+            Op::RopeTable { out, .. } => all(&[*out]),
+            Op::Rope { table, .. } => all(&[*table]),
+            Op::EmbedBackward { table_grad, .. } | Op::BiasCollect { table_grad, .. } => all(&[*table_grad]),
+            Op::BiasExpand { delta, .. } => all(&[*delta]),
+            Op::LinearWeight { grad, .. } | Op::ColumnSum { grad, .. } => all(&[*grad]),
+            Op::Attention { bias, lse, .. } => {
+                all(&[*lse]);
+                bias.iter().for_each(|id| f(*id));
+            }
+            Op::AttentionBackward { bias, lse, dbias, .. } => {
+                all(&[*lse]);
+                bias.iter().chain(dbias).for_each(|id| f(*id));
+            }
+            Op::Loss { losses, grad, .. } => {
+                all(&[*losses]);
+                grad.iter().for_each(|(id, _)| f(*id));
+            }
+            Op::LossOnly { losses, .. } => all(&[*losses]),
+            Op::GradientNorm { gradients } => all(gradients),
+            Op::Update { grad, state, .. } => {
+                all(&[*grad]);
+                all(state);
+            }
+            _ => {}
         }
     }
 

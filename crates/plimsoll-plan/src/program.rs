@@ -5,6 +5,7 @@
 
 use crate::batch::BatchShape;
 use crate::choices::Choices;
+use crate::device::{Device, MAP_WORDS, add_copies, narrow, scratch, staged_words, table_words};
 use crate::dtype::{Dtype, GROUP};
 use crate::family;
 use crate::generation::{GenerateShape, Generation};
@@ -55,6 +56,8 @@ pub struct Job {
     pub threads: usize,
     /// Instruction set level.
     pub simd: Simd,
+    /// Where the step runs.
+    pub device: Device,
 }
 
 /// Changes of the result that the user allows where nothing with the same result fits; none unless said.
@@ -95,6 +98,7 @@ impl Job {
             allow: Allow::default(),
             threads,
             simd,
+            device: Device::Cpu,
         }
     }
 
@@ -122,6 +126,7 @@ impl Job {
             parts,
             clip: self.clip,
             marked: false,
+            by_block: self.device.cuda().is_some(),
         }
     }
 
@@ -149,6 +154,8 @@ pub(crate) struct TapeJob<'a> {
     pub clip: bool,
     /// Every part is marked, the only one too.
     pub marked: bool,
+    /// Gradients that are not kept are used block by block, not one by one: few large launches.
+    pub by_block: bool,
 }
 
 /// A tape with the place of each of its tensors.
@@ -200,6 +207,8 @@ pub struct Program {
     pub threads: usize,
     /// Instruction set level that the workspace is for.
     pub simd: Simd,
+    /// Where the tapes run.
+    pub device: Device,
     /// Sizes of the arena's parts, in elements.
     pub parts: ArenaParts,
 }
@@ -215,12 +224,14 @@ pub struct ArenaParts {
     pub workspace: usize,
     /// The batch: tokens, lengths, row maps.
     pub staging: usize,
+    /// What ops on a card read besides tensors; none on the CPU.
+    pub tables: usize,
 }
 
 impl ArenaParts {
     /// The whole arena.
     pub fn words(&self) -> usize {
-        self.store + self.transient + self.workspace + self.staging
+        self.store + self.transient + self.workspace + self.staging + self.tables
     }
 }
 
@@ -291,14 +302,24 @@ pub(crate) fn other_forms_workspace(store: &Store) -> usize {
 /// Words and workspace that generation needs at the least: for a single prompt.
 pub(crate) fn generation_floor(job: &Job, store: &Store, eval: EvalJob) -> (usize, usize) {
     let shape = GenerateShape { prompts: 1, beams: eval.beams, source_len: job.source_len, max_new: eval.max_new };
-    let tape_job = TapeJob { store, train: &job.train, shape: job.shape(1), parts: 1, clip: false, marked: false };
+    let tape_job = TapeJob {
+        store,
+        train: &job.train,
+        shape: job.shape(1),
+        parts: 1,
+        clip: false,
+        marked: false,
+        by_block: false,
+    };
     let placed = place_generation(&job.spec, &tape_job, shape).placed;
     (placed.places.words, workspace(&placed.tape, store, &placed.rows, job.simd, job.threads))
 }
 
 /// What outlives a step of a job: without gradients where each is used up on the way.
 pub(crate) fn store_of(job: &Job, optimizer_in_backward: bool) -> Store {
-    store(&job.spec, &job.train, &job.storage, Some(&job.optimizer), !optimizer_in_backward)
+    let mut store = store(&job.spec, &job.train, &job.storage, Some(&job.optimizer), !optimizer_in_backward);
+    add_copies(&mut store, &job.device);
+    store
 }
 
 fn generation_rows(shape: &GenerateShape) -> MaxRows {
@@ -307,14 +328,21 @@ fn generation_rows(shape: &GenerateShape) -> MaxRows {
 
 /// Places every tape of a job.
 pub fn compile(job: &Job, choices: &Choices) -> Program {
+    let job = &Job { device: job.device.with(choices), ..job.clone() };
     let store = store_of(job, choices.optimizer_in_backward);
     let tape_job = job.tape_job(&store, choices);
     let (part, shape) = (tape_job.shape, job.shape(job.staged(choices)));
     let rows = rows_of(&part);
     let micro = family::micro_tape(&job.spec, &tape_job, choices);
     let update = (!choices.optimizer_in_backward).then(|| family::update_tape(&store));
-    let space = |tape: &Tape, rows: &MaxRows| workspace(tape, &store, rows, job.simd, job.threads);
-    let placed = |tape: Tape| Placed { places: place(&tape), tape, rows };
+    let space = |tape: &Tape, rows: &MaxRows| match job.device {
+        Device::Cpu => workspace(tape, &store, rows, job.simd, job.threads),
+        Device::Cuda(form) => scratch(tape, &store, rows, &form, Some(&job.optimizer)),
+    };
+    let placed = |mut tape: Tape| {
+        narrow(&mut tape, &job.device);
+        Placed { places: place(&tape), tape, rows }
+    };
     let (micro, update) = (placed(micro), update.map(placed));
     let mut transient = micro.places.words;
     let mut work = space(&micro.tape, &rows).max(update.as_ref().map_or(0, |u| space(&u.tape, &rows)));
@@ -323,19 +351,25 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
         transient = transient.max(eval.places.words);
         work = work.max(space(&eval.tape, &rows));
     }
-    let generation = job.eval.filter(|e| e.max_new > 0).map(|e| fit_generation(job, &tape_job, e, transient));
+    // Generation runs on the CPU alone.
+    let generates = |e: &EvalJob| e.max_new > 0 && job.device == Device::Cpu;
+    let generation = job.eval.filter(generates).map(|e| fit_generation(job, &tape_job, e, transient));
     if let Some(generation) = &generation {
         transient = transient.max(generation.placed.places.words);
         work = work.max(space(&generation.placed.tape, &generation.placed.rows));
     }
     work = work.max(other_forms_workspace(&store));
     let (store_offsets, store_words) = store_places(&store);
-    let parts = ArenaParts {
-        store: store_words,
-        transient: aligned(transient),
-        workspace: work,
-        staging: staging_words(&shape, generation.as_ref().map(|g| &g.shape)),
+    let (staging, tables) = match job.device {
+        Device::Cpu => (staging_words(&shape, generation.as_ref().map(|g| &g.shape)), 0),
+        Device::Cuda(_) => {
+            let tapes = [Some(&micro), update.as_ref(), eval.as_ref()];
+            let of_tapes = tapes.into_iter().flatten().map(|placed| table_words(&placed.tape)).sum::<usize>();
+            (staged_words(&shape, part.samples), MAP_WORDS + of_tapes)
+        }
     };
+    let (store_words, transient) = (job.device.whole(store_words), job.device.whole(aligned(transient)));
+    let parts = ArenaParts { store: store_words, transient, workspace: work, staging, tables };
     Program {
         spec: job.spec.clone(),
         store,
@@ -348,6 +382,7 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
         part_samples: part.samples,
         threads: job.threads,
         simd: job.simd,
+        device: job.device,
         parts,
     }
 }
@@ -413,7 +448,8 @@ pub fn compile_inference(job: &InferenceJob) -> Program {
     let store = store(spec, train, storage, None, false);
     let (mut transient, mut work) = (0, LOAD_WORDS);
     let staged = eval.map_or(BatchShape { samples: 1, source_len: 1, target_len: 1, documents: 1 }, |(shape, _)| shape);
-    let tape_job = TapeJob { store: &store, train, shape: staged, parts: 1, clip: false, marked: false };
+    let tape_job =
+        TapeJob { store: &store, train, shape: staged, parts: 1, clip: false, marked: false, by_block: false };
     let eval = eval.map(|(shape, chunk)| {
         let tape = family::eval_tape(spec, &tape_job, chunk);
         Placed { places: place(&tape), tape, rows: rows_of(&shape) }
@@ -429,6 +465,7 @@ pub fn compile_inference(job: &InferenceJob) -> Program {
         transient: aligned(transient),
         workspace: work,
         staging: staging_words(&staged, generate.as_ref()),
+        tables: 0,
     };
     Program {
         spec: spec.clone(),
@@ -442,11 +479,53 @@ pub fn compile_inference(job: &InferenceJob) -> Program {
         part_samples: staged.samples,
         threads,
         simd,
+        device: Device::Cpu,
         parts,
     }
 }
 
 impl Program {
+    /// A program of one tape over a store, run over whole batches of a shape: for what looks at ops one by one.
+    pub fn of_tape(
+        spec: ModelSpec,
+        store: Store,
+        tape: Tape,
+        shape: BatchShape,
+        optimizer: Option<&OptimizerSpec>,
+        device: Device,
+        (threads, simd): (usize, Simd),
+    ) -> Program {
+        let (rows, (store_offsets, store_words)) = (rows_of(&shape), store_places(&store));
+        let places = place(&tape);
+        let (workspace, staging, tables) = match device {
+            Device::Cpu => (workspace(&tape, &store, &rows, simd, threads), staging_words(&shape, None), 0),
+            Device::Cuda(form) => {
+                let tables = MAP_WORDS + table_words(&tape);
+                (scratch(&tape, &store, &rows, &form, optimizer), staged_words(&shape, shape.samples), tables)
+            }
+        };
+        let (store_words, transient) = (device.whole(store_words), device.whole(aligned(places.words)));
+        let parts = ArenaParts { store: store_words, transient, workspace, staging, tables };
+        let part_samples = shape.samples;
+        let micro = Some(Placed { tape, places, rows });
+        let (update, eval, generation) = (None, None, None);
+        Program {
+            spec,
+            store,
+            store_offsets,
+            micro,
+            update,
+            eval,
+            generation,
+            shape,
+            part_samples,
+            threads,
+            simd,
+            device,
+            parts,
+        }
+    }
+
     /// Elements of a role in the store.
     pub fn store_words(&self, role: Role) -> usize {
         self.store.words(role)

@@ -17,6 +17,9 @@ pub struct Remedy {
     pub change: String,
     /// RAM that the job would need then.
     pub ram_peak: Bytes,
+    /// VRAM that it would need, on a card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vram_peak: Option<Bytes>,
 }
 
 /// What a remedy must leave over: the next planning measures program and heap anew, and some 200 KiB apart.
@@ -35,35 +38,13 @@ pub(crate) fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
     let mut list = Vec::new();
     let mut offer = |change: String, job: &Job, terms: &Terms| {
         let ram_peak = fits(job, terms);
-        list.extend(ram_peak.map(|ram_peak| Remedy { change, ram_peak }));
+        list.extend(ram_peak.map(|ram_peak| Remedy { change, ram_peak, vram_peak: None }));
         ram_peak.is_some()
     };
-    let (ram, disk) = (enough(plan.ram.peak), enough(plan.disk.peak));
-    let (more_ram, more_disk) = (plan.ram.peak > terms.ram, plan.disk.peak > terms.disk);
-    let wanted = [("RAM", more_ram, ram, terms.ram_there), ("disk", more_disk, disk, terms.disk_there)];
-    let wanted = wanted.into_iter().filter(|(_, more, ..)| *more).map(|(what, _, enough, there)| {
-        if enough <= there {
-            format!("a {what} budget of {}", in_mib(enough))
-        } else {
-            format!("{} of free {what} (there are {} now)", in_mib(enough), in_mib(there))
-        }
-    });
-    let budget = wanted.collect::<Vec<_>>().join(" and ");
-    let larger = |now: Bytes, enough: Bytes, more: bool| if more { enough } else { now };
-    offer(
-        budget,
-        job,
-        &Terms { ram: larger(terms.ram, ram, more_ram), disk: larger(terms.disk, disk, more_disk), ..*terms },
-    );
-    if terms.disk_facts.keep > 1 && more_disk {
-        offer("keep 1".into(), job, &Terms { disk_facts: DiskFacts { keep: 1, ..terms.disk_facts }, ..*terms });
-    }
-    if terms.saves && terms.pins.snapshot == Some(true) {
-        let pins = Pins { snapshot: Some(false), ..terms.pins };
-        offer("no snapshot: each checkpoint stops the steps".into(), job, &Terms { pins, held: None, ..*terms });
-    }
-    if terms.pins != Pins::default() {
-        offer("no pinned choices".into(), job, &Terms { pins: Pins::default(), held: None, ..*terms });
+    let (budgets, larger) = larger_budgets(terms, plan);
+    offer(budgets.join(" and "), job, &larger);
+    for (change, terms) in kept_otherwise(terms, plan) {
+        offer(change, job, &terms);
     }
     if matches!(job.optimizer, OptimizerSpec::AdamW { .. }) {
         let other = Job { optimizer: OptimizerSpec::adafactor(1e-3), ..job.clone() };
@@ -75,28 +56,66 @@ pub(crate) fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
     if job.eval.is_some() {
         offer("no evaluation during the run".into(), &Job { eval: None, ..job.clone() }, terms);
     }
-    // The longest lengths, by halves, that fit.
-    let (mut source, mut target) = (job.source_len, job.target_len);
-    while source > 8 || target > 8 {
-        (source, target) = ((source / 2).max(8.min(source)), (target / 2).max(8.min(target)));
-        let shorter = Job { source_len: source, target_len: target, ..job.clone() };
-        let lengths = match job.spec {
-            ModelSpec::T5(_) => format!("source {source}, target {target}"),
-            ModelSpec::Decoder(_) => format!("tokens {source}"),
-        };
-        if offer(format!("max_len {lengths} (another result)"), &shorter, terms) {
-            break;
+    // The longest that fit.
+    let _ = shorter(job).any(|(change, job)| offer(change, &job, terms));
+    list
+}
+
+/// The budgets of RAM and disk that the plan misses, in words and as terms.
+pub(crate) fn larger_budgets<'a>(terms: &Terms<'a>, plan: &Plan) -> (Vec<String>, Terms<'a>) {
+    let (ram, disk) = (enough(plan.ram.peak), enough(plan.disk.peak));
+    let (more_ram, more_disk) = (plan.ram.peak > terms.ram, plan.disk.peak > terms.disk);
+    let wanted = [("RAM", more_ram, ram, terms.ram_there), ("disk", more_disk, disk, terms.disk_there)];
+    let wanted = wanted.into_iter().filter(|(_, more, ..)| *more).map(|(what, _, enough, there)| {
+        if enough <= there {
+            format!("a {what} budget of {}", in_mib(enough))
+        } else {
+            format!("{} of free {what} (there are {} now)", in_mib(enough), in_mib(there))
         }
+    });
+    let larger = |now: Bytes, enough: Bytes, more: bool| if more { enough } else { now };
+    let larger = Terms { ram: larger(terms.ram, ram, more_ram), disk: larger(terms.disk, disk, more_disk), ..*terms };
+    (wanted.collect(), larger)
+}
+
+/// Fewer checkpoints, no snapshot, nothing held: the same steps otherwise kept or found.
+pub(crate) fn kept_otherwise<'a>(terms: &Terms<'a>, plan: &Plan) -> Vec<(String, Terms<'a>)> {
+    let mut list = Vec::new();
+    if terms.disk_facts.keep > 1 && plan.disk.peak > terms.disk {
+        list.push(("keep 1".into(), Terms { disk_facts: DiskFacts { keep: 1, ..terms.disk_facts }, ..*terms }));
+    }
+    if terms.saves && terms.pins.snapshot == Some(true) {
+        let pins = Pins { snapshot: Some(false), ..terms.pins };
+        let change = "no snapshot: each checkpoint stops the steps".into();
+        list.push((change, Terms { pins, held: None, ..*terms }));
+    }
+    if terms.pins != Pins::default() {
+        list.push(("no pinned choices".into(), Terms { pins: Pins::default(), held: None, ..*terms }));
     }
     list
 }
 
+/// The job with lengths by halves.
+pub(crate) fn shorter(job: &Job) -> impl Iterator<Item = (String, Job)> {
+    let halved = |(source, target): &(usize, usize)| {
+        let half = |n: usize| (n / 2).max(8.min(n));
+        (*source > 8 || *target > 8).then(|| (half(*source), half(*target)))
+    };
+    std::iter::successors(Some((job.source_len, job.target_len)), halved).skip(1).map(|(source_len, target_len)| {
+        let lengths = match job.spec {
+            ModelSpec::T5(_) => format!("source {source_len}, target {target_len}"),
+            ModelSpec::Decoder(_) => format!("tokens {source_len}"),
+        };
+        (format!("max_len {lengths} (another result)"), Job { source_len, target_len, ..job.clone() })
+    })
+}
+
 /// A little more than what is needed, in whole MiB.
-fn enough(bytes: Bytes) -> Bytes {
+pub(crate) fn enough(bytes: Bytes) -> Bytes {
     Bytes((bytes + SPARE).0.next_multiple_of(1 << 20))
 }
 
 /// In full, so that what is printed is enough: two decimals of a GiB can hide 5 MiB.
-fn in_mib(bytes: Bytes) -> String {
+pub(crate) fn in_mib(bytes: Bytes) -> String {
     format!("{} MiB", bytes.0 >> 20)
 }

@@ -32,7 +32,9 @@ impl Variant {
     }
 
     fn bf16(&self) -> Option<Variant> {
-        let full = self.job.storage.trained == Dtype::F32 && !matches!(self.job.train, TrainSpec::Lora(_));
+        // Products read one kind of 16 bits.
+        let in_f16 = self.job.device.cuda().is_some_and(|form| form.activations == Dtype::F16);
+        let full = self.job.storage.trained == Dtype::F32 && !matches!(self.job.train, TrainSpec::Lora(_)) && !in_f16;
         let mut job = self.job.clone();
         job.storage.trained = Dtype::Bf16;
         let allowed = self.job.allow.bf16_weights && full;

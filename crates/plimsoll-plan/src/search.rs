@@ -238,9 +238,11 @@ impl<'a> Search<'a> {
                         micro_batch,
                         recompute: 0,
                         recompute_attention: 0,
+                        recompute_feed_forward: 0,
                         loss_chunk: chunks[0],
                         optimizer_in_backward,
                         loader_threads: 1,
+                        lean: false,
                     };
                     let outline = self.outline(&frame);
                     for rung in self.rungs(frame) {
@@ -273,11 +275,6 @@ impl<'a> Search<'a> {
     /// What a candidate needs, as far as it is known.
     fn size(&self, candidate: &Candidate) -> Bytes {
         self.sizes.borrow().get(&candidate.choices).copied().unwrap_or(candidate.least)
-    }
-
-    /// Sizes of the candidates in a range.
-    pub fn sizes_between(&self, low: Bytes, high: Bytes) -> Vec<Bytes> {
-        self.candidates().iter().map(|c| self.size(c)).filter(|size| (low..=high).contains(size)).collect()
     }
 
     /// Places a candidate unless it was: its size, and whether that was known.

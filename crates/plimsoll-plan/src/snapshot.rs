@@ -11,7 +11,7 @@ use plimsoll_machine::Bytes;
 use crate::dtype::Dtype;
 use crate::place::aligned;
 use crate::program::store_places;
-use crate::tape::{Role, Store, Tensor};
+use crate::tape::{Id, Role, Store, Tensor};
 
 /// A stretch of the store, and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,10 @@ pub struct Run {
 pub struct SnapshotLayout {
     /// Elements of the copy.
     pub words: usize,
-    /// What is copied, in order; the runs cover the copy without gaps.
+    /// What is copied as it is, in order; with `split` it covers the copy without gaps.
     pub runs: Vec<Run>,
+    /// Weights that lie in two halves, and where they go whole.
+    pub split: Vec<(Id, Range<usize>)>,
     /// Place of each parameter, in bytes; empty where it is only read.
     pub params: Vec<Range<usize>>,
     /// Places of each parameter's optimizer state, in the optimizer's own order.
@@ -43,10 +45,12 @@ impl SnapshotLayout {
         let (offsets, _) = store_places(store);
         let mut runs: Vec<Run> = Vec::new();
         let mut places = vec![0; store.tensors.len()];
-        let mut words = 0;
-        for (id, tensor) in store.tensors.iter().enumerate().filter(|(_, t)| is_saved(t)) {
-            let (from, len) = (offsets[id], aligned(tensor.words));
-            match runs.last_mut().filter(|run| run.from + run.words == from) {
+        let (mut words, mut split) = (0, Vec::new());
+        for id in (0..store.tensors.len()).filter(|id| is_saved(&store.tensors[*id])) {
+            let (from, len) = (offsets[id], saved_words(store, id));
+            let follows = |run: &&mut Run| run.from + run.words == from && run.to + run.words == words;
+            match runs.last_mut().filter(follows) {
+                _ if store.is_split(Id(id as u32)) => split.push((Id(id as u32), words..words + store.elements[id])),
                 Some(run) => run.words += len,
                 None => runs.push(Run { from, to: words, words: len }),
             }
@@ -65,7 +69,7 @@ impl SnapshotLayout {
             let range = |id: usize| places[id]..places[id] + store.tensors[id].words;
             place.state.iter().map(|id| range(id.0 as usize)).collect()
         });
-        SnapshotLayout { words, runs, params: params.collect(), state: state.collect() }
+        SnapshotLayout { words, runs, split, params: params.collect(), state: state.collect() }
     }
 }
 
@@ -73,10 +77,15 @@ fn is_saved(tensor: &Tensor) -> bool {
     matches!(tensor.role, Role::Weight | Role::Optimizer)
 }
 
+/// Words of a tensor in the copy, where a weight in two halves is whole.
+fn saved_words(store: &Store, id: usize) -> usize {
+    aligned(if store.is_split(Id(id as u32)) { store.elements[id] } else { store.tensors[id].words })
+}
+
 /// Memory of a copy, in whole pages.
 pub fn snapshot_bytes(store: &Store) -> Bytes {
-    let kept = store.tensors.iter().filter(|t| is_saved(t));
-    Bytes((kept.map(|t| aligned(t.words) as u64 * 4).sum::<u64>()).max(1).next_multiple_of(4096))
+    let kept = (0..store.tensors.len()).filter(|id| is_saved(&store.tensors[*id]));
+    Bytes((kept.map(|id| saved_words(store, id) as u64 * 4).sum::<u64>()).max(1).next_multiple_of(4096))
 }
 
 #[cfg(test)]

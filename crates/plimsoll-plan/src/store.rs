@@ -13,6 +13,7 @@ pub fn optimizer_state(optimizer: &OptimizerSpec, param: &Param) -> Vec<(&'stati
     let n = param.elements();
     match optimizer {
         OptimizerSpec::AdamW { .. } => vec![("exp_avg", n), ("exp_avg_sq", n)],
+        OptimizerSpec::AdamW16bit { .. } => vec![("exp_avg", n.div_ceil(2)), ("exp_avg_sq", n.div_ceil(2))],
         OptimizerSpec::AdamW8bit { .. } => {
             vec![("exp_avg", eight_bit_words(n)), ("exp_avg_sq", eight_bit_words(n))]
         }

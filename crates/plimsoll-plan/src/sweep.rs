@@ -36,7 +36,7 @@ pub fn sweep(job: &Job, terms: &Terms) -> Vec<SweepPoint> {
     let mut found: Vec<(Bytes, usize, Sized)> = Vec::new();
     for budget in budgets(&searches) {
         let Some((nth, plan)) = searches.within(budget) else { continue };
-        if found.iter().all(|(_, n, f)| (*n, f.choices) != (nth, plan.choices)) {
+        if found.iter().all(|(_, n, f)| !same((*n, f), (nth, &plan))) {
             found.push((chosen_from(&searches, (nth, &plan), budget), nth, plan));
         }
     }
@@ -63,23 +63,28 @@ impl Searches<'_> {
         let each = self.0.iter().enumerate().filter_map(|(nth, search)| Some((nth, search.within(budget)?)));
         each.reduce(|best, next| if next.1.seconds < best.1.seconds { next } else { best })
     }
+}
 
-    /// Sizes of candidates in a range, each once, in order: nothing changes between two of them.
-    fn sizes_between(&self, low: Bytes, high: Bytes) -> Vec<Bytes> {
-        let mut list: Vec<Bytes> = self.0.iter().flat_map(|search| search.sizes_between(low, high)).collect();
-        list.sort_unstable();
-        list.dedup();
-        list
-    }
+/// Whether two plans are as good as each other: which of two with the same size and speed is found depends on the budget.
+fn same(a: (usize, &Sized), b: (usize, &Sized)) -> bool {
+    let of = |(threads, plan): (usize, &Sized)| (threads, plan.peak, plan.seconds);
+    of(a) == of(b)
 }
 
 /// The least budget that a plan is chosen under, where it is under `budget`. Under a smaller one that it would fit into, a
 /// slower and smaller one may be near enough to the fastest that fits.
 fn chosen_from(searches: &Searches, (nth, plan): (usize, &Sized), budget: Bytes) -> Bytes {
-    let sizes = searches.sizes_between(plan.peak, budget);
-    let chosen = |size: Bytes| searches.within(size).is_some_and(|(n, f)| (n, f.choices) == (nth, plan.choices));
-    let first = sizes.partition_point(|size| !chosen(*size));
-    sizes.get(first).copied().unwrap_or(budget)
+    let chosen = |size: Bytes| searches.within(size).is_some_and(|(n, found)| same((n, &found), (nth, plan)));
+    // From where on it is chosen, it is chosen up to here.
+    let (mut low, mut high) = (plan.peak, budget);
+    while low < high {
+        let middle = Bytes(low.0 + (high.0 - low.0) / 2);
+        match chosen(middle) {
+            true => high = middle,
+            false => low = middle + Bytes(1),
+        }
+    }
+    high
 }
 
 /// Budgets in even steps of ratio between the smallest plan and the fastest.

@@ -20,15 +20,22 @@ impl fmt::Display for Plan {
             self.effective_batch, self.micro_batch, self.accumulation
         )?;
         let update = if c.optimizer_in_backward { "in" } else { "after" };
-        let attention = match c.recompute_attention {
+        let more = |what: &str, blocks: usize| match blocks {
             0 => String::new(),
-            n => format!(", attention of {n} more"),
+            n => format!(", {what} of {n} more"),
         };
+        let parts = more("feed-forward part", c.recompute_feed_forward) + &more("attention", c.recompute_attention);
         writeln!(
             f,
-            "recompute {} of {} blocks{attention}; loss {} rows at a time; update {update} the backward pass; {} compute and {} loader threads",
+            "recompute {} of {} blocks{parts}; loss {} rows at a time; update {update} the backward pass; {} compute and {} loader threads",
             c.recompute, self.blocks, c.loss_chunk, self.threads, c.loader_threads
         )?;
+        if c.lean {
+            writeln!(
+                f,
+                "lean: little scratch for products; in f16, no copies of weights, which are written out for each of them"
+            )?;
+        }
         for rung in &self.rungs {
             writeln!(f, "another result, as allowed: {rung}")?;
         }
@@ -39,6 +46,10 @@ impl fmt::Display for Plan {
         };
         writeln!(f, "{saves}")?;
         writeln!(f)?;
+        if !self.vram.parts.is_empty() {
+            table(f, "VRAM", &self.vram)?;
+            writeln!(f)?;
+        }
         table(f, "RAM", &self.ram)?;
         writeln!(f)?;
         table(f, "disk", &self.disk)?;
@@ -57,17 +68,25 @@ impl fmt::Display for Plan {
         }
         if let Some(next) = &self.next_faster {
             let quicker = (1.0 - next.seconds_per_update / self.seconds_per_update) * 100.0;
-            writeln!(f, "\nwith {} more RAM, {quicker:.0} % less time: {}", next.lacks, next.change)?;
+            let what = if self.vram.parts.is_empty() { "RAM" } else { "VRAM" };
+            writeln!(f, "\nwith {} more {what}, {quicker:.0} % less time: {}", next.lacks, next.change)?;
         }
         writeln!(f)?;
         match self.verdict {
             Verdict::Fits => {
                 let left = self.ram.budget.saturating_sub(self.ram.peak);
-                write!(f, "fits: {} of {} RAM, {left} to spare", self.ram.peak, self.ram.budget)
+                write!(f, "fits: {} of {} RAM, {left} to spare", self.ram.peak, self.ram.budget)?;
+                if !self.vram.parts.is_empty() {
+                    let left = self.vram.budget.saturating_sub(self.vram.peak);
+                    write!(f, "; {} of {} VRAM, {left} to spare", self.vram.peak, self.vram.budget)?;
+                }
+                Ok(())
             }
             Verdict::TooBig => {
                 let short = self.shortfall.unwrap_or_default();
-                let (peak, budget, what) = if self.ram.peak > self.ram.budget {
+                let (peak, budget, what) = if self.vram.peak > self.vram.budget {
+                    (self.vram.peak, self.vram.budget, "VRAM")
+                } else if self.ram.peak > self.ram.budget {
                     (self.ram.peak, self.ram.budget, "RAM")
                 } else {
                     (self.disk.peak, self.disk.budget, "disk")
@@ -80,7 +99,10 @@ impl fmt::Display for Plan {
                     write!(f, "\nwhat would fit:")?;
                 }
                 for remedy in &self.would_fit {
-                    write!(f, "\n  {} ({} RAM)", remedy.change, remedy.ram_peak)?;
+                    match remedy.vram_peak {
+                        None => write!(f, "\n  {} ({} RAM)", remedy.change, remedy.ram_peak)?,
+                        Some(vram) => write!(f, "\n  {} ({vram} VRAM)", remedy.change)?,
+                    }
                 }
                 Ok(())
             }

@@ -24,6 +24,8 @@ pub enum Role {
     Gradient,
     /// Optimizer state.
     Optimizer,
+    /// Copies of trained parameters in the form that products read.
+    Copy,
     /// Kept from the forward to the backward pass, or passed between ops.
     Activation,
 }
@@ -37,7 +39,7 @@ pub struct Tensor {
     pub words: usize,
     /// What it is for.
     pub role: Role,
-    /// How its numbers are stored; other than f32 for weights alone.
+    /// How its numbers are stored; other than f32 for weights and, on a card, activations.
     pub dtype: Dtype,
 }
 
@@ -69,6 +71,8 @@ pub struct Store {
     pub gradients: Vec<Option<Id>>,
     /// Numbers in each weight tensor (index: the weight's id).
     pub elements: Vec<usize>,
+    /// Copy of each weight tensor that products read in its place (index: the weight's id).
+    pub copies: Vec<Option<Id>>,
 }
 
 impl Store {
@@ -76,6 +80,19 @@ impl Store {
     pub fn add(&mut self, name: impl Into<String>, words: usize, role: Role) -> Id {
         self.tensors.push(Tensor { name: name.into(), words, role, dtype: Dtype::F32 });
         Id(self.tensors.len() as u32 - 1)
+    }
+
+    /// Whether a weight of f32 lies in two tensors of 16 bits: the upper halves, rounded to nearest, are its copy, which
+    /// products read; the weight's own tensor has the lower ones.
+    pub fn is_split(&self, weight: Id) -> bool {
+        let copy = self.copies.get(weight.0 as usize).copied().flatten();
+        self.dtype(weight) == Dtype::F32 && copy.is_some_and(|copy| self.dtype(copy) == Dtype::Bf16)
+    }
+
+    /// Words of copies that are the upper halves of their weights.
+    pub fn upper_half_words(&self) -> usize {
+        let split = (0..self.copies.len()).filter(|at| self.is_split(Id(*at as u32)));
+        split.filter_map(|at| self.copies[at]).map(|copy| self.tensors[copy.0 as usize].words).sum()
     }
 
     /// How a tensor's numbers are stored.

@@ -49,6 +49,18 @@ pub enum OptimizerSpec {
         /// Start the relative rate at 1e-6 times the step; only with `relative_step`.
         warmup_init: bool,
     },
+    /// AdamW with both moments in bf16, rounded stochastically.
+    #[serde(rename = "adamw16bit")]
+    AdamW16bit {
+        /// Learning rate before the schedule.
+        lr: f64,
+        /// Decay of the first and of the second moment.
+        betas: [f64; 2],
+        /// Added to the root of the second moment.
+        eps: f64,
+        /// Decoupled weight decay, times the learning rate.
+        weight_decay: f64,
+    },
     /// AdamW with both moments in 8 bits, block-wise (`bitsandbytes.optim.AdamW8bit`); parameters of fewer than
     /// [`EIGHT_BIT_LEAST`] elements keep theirs in f32.
     #[serde(rename = "adamw8bit")]
@@ -94,6 +106,7 @@ impl OptimizerSpec {
         match self {
             OptimizerSpec::AdamW { .. } => "adamw",
             OptimizerSpec::Adafactor { .. } => "adafactor",
+            OptimizerSpec::AdamW16bit { .. } => "adamw16bit",
             OptimizerSpec::AdamW8bit { .. } => "adamw8bit",
             OptimizerSpec::Lion { .. } => "lion",
             OptimizerSpec::Sgd { .. } => "sgd",
@@ -104,6 +117,7 @@ impl OptimizerSpec {
     pub fn lr(&self) -> Option<f64> {
         match self {
             OptimizerSpec::AdamW { lr, .. }
+            | OptimizerSpec::AdamW16bit { lr, .. }
             | OptimizerSpec::AdamW8bit { lr, .. }
             | OptimizerSpec::Lion { lr, .. }
             | OptimizerSpec::Sgd { lr, .. } => Some(*lr),
@@ -144,6 +158,11 @@ impl OptimizerSpec {
             relative_step: true,
             warmup_init: false,
         }
+    }
+
+    /// AdamW with moments in bf16 and the numbers of [`OptimizerSpec::adamw`].
+    pub fn adamw16bit(lr: f64) -> OptimizerSpec {
+        OptimizerSpec::AdamW16bit { lr, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0 }
     }
 
     /// 8-bit AdamW with the numbers of [`OptimizerSpec::adamw`].

@@ -147,7 +147,7 @@ pub fn is_linear(name: &str) -> bool {
 }
 
 /// Tables that are read element by element and are small: always f32.
-fn is_small(name: &str) -> bool {
+pub(crate) fn is_small(name: &str) -> bool {
     name.contains("relative_attention_bias") || name == "transformer.wpe.weight"
 }
 

@@ -63,12 +63,15 @@ impl Uniform {
             micro_batch: SAMPLES,
             recompute: if keep == Keep::Input { blocks } else { 0 },
             recompute_attention: if keep == Keep::NoAttention { blocks } else { 0 },
+            recompute_feed_forward: 0,
             loss_chunk: 0,
             optimizer_in_backward: store.gradients.iter().all(Option::is_none),
             loader_threads: 1,
+            lean: false,
         };
         let shape = job.shape(SAMPLES);
-        let tape_job = TapeJob { store, train: &job.train, shape, parts, clip: job.clip, marked: true };
+        let (clip, marked, by_block) = (job.clip, true, false);
+        let tape_job = TapeJob { store, train: &job.train, shape, parts, clip, marked, by_block };
         let tape = family::micro_tape(&job.spec, &tape_job, &choices);
         Uniform::reduced(tape, parts)
     }

@@ -180,7 +180,10 @@ proptest! {
             let plan = decide(&job, &free_threads(point.budget, Pins::default())).plan;
             prop_assert_eq!((plan.ram.peak, plan.seconds_per_update), (point.peak, point.seconds_per_update));
             let less = decide(&job, &free_threads(point.budget - Bytes(1), Pins::default())).plan;
-            prop_assert!(less.verdict == Verdict::TooBig || less.seconds_per_update > point.seconds_per_update);
+            prop_assert!(
+                less.verdict == Verdict::TooBig || less.seconds_per_update > point.seconds_per_update,
+                "{less:?}\nbefore {point:?}"
+            );
         }
     }
 }

@@ -150,9 +150,11 @@ fn pins_are_kept() {
         micro_batch: 2,
         recompute: 5,
         recompute_attention: 0,
+        recompute_feed_forward: 0,
         loss_chunk: 48,
         optimizer_in_backward: false,
         loader_threads: 3,
+        lean: false,
     };
     assert_eq!(plan.choices, expected);
 }
@@ -210,9 +212,11 @@ fn disk_is_counted_as_it_is_written() {
         micro_batch: 1,
         recompute: 0,
         recompute_attention: 0,
+        recompute_feed_forward: 0,
         loss_chunk: 8,
         optimizer_in_backward: true,
         loader_threads: 1,
+        lean: false,
     };
     let part = |spec: T5Spec, facts: DiskFacts, name: &str| {
         let program = compile(&job(spec, 1, 8, OptimizerSpec::adafactor(1e-3)), &choices);
@@ -315,8 +319,9 @@ proptest! {
         let optimizer = if adam { OptimizerSpec::adamw(1e-3) } else { OptimizerSpec::adafactor(1e-3) };
         let job = Job { source_len, target_len, eval: Some(EvalJob { beams: 2, max_new: target_len }), ..job(spec, micro, 8, optimizer) };
         let choices = Choices {
-            micro_batch: micro, recompute: recompute.min(layers + dec_layers), recompute_attention: 0, loss_chunk: chunk.min(micro * target_len),
+            micro_batch: micro, recompute: recompute.min(layers + dec_layers), recompute_attention: 0, recompute_feed_forward: 0, loss_chunk: chunk.min(micro * target_len),
             optimizer_in_backward: in_backward, loader_threads: 1,
+            lean: false,
         };
         check_overlap(&compile(&job, &choices));
     }

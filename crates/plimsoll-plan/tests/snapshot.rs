@@ -18,11 +18,13 @@ const NONE: Pins = Pins {
     micro_batch: None,
     recompute: None,
     recompute_attention: None,
+    recompute_feed_forward: None,
     loss_chunk: None,
     optimizer_in_backward: None,
     loader_threads: None,
     snapshot: None,
     threads: None,
+    lean: None,
 };
 
 fn job() -> Job {
@@ -117,11 +119,13 @@ fn the_smallest_plan_keeps_the_users_pins_and_gives_up_what_an_earlier_plan_chos
         micro_batch: Some(c.micro_batch),
         recompute: Some(c.recompute),
         recompute_attention: Some(c.recompute_attention),
+        recompute_feed_forward: Some(c.recompute_feed_forward),
         loss_chunk: Some(c.loss_chunk),
         optimizer_in_backward: Some(c.optimizer_in_backward),
         loader_threads: Some(c.loader_threads),
         snapshot: Some(true),
         threads: Some(2),
+        lean: None,
     };
     let on = choose(&job(), &Terms { held: Some(held), ..terms(Bytes::gib(16), NONE) }).plan;
     assert_eq!((on.choices, on.snapshot, on.smallest), (c, true, free.smallest));

@@ -67,6 +67,10 @@ fn range(line: &str) -> Option<(usize, usize)> {
     let (start, end) = fields.next()?.split_once('-')?;
     let perms = fields.next()?;
     let inode = fields.nth(2)?;
+    // A device is no file: what a card's driver has mapped does not come back.
+    if fields.next().is_some_and(|path| path.starts_with("/dev/")) {
+        return None;
+    }
     let address = |text: &str| usize::from_str_radix(text, 16).ok();
     let range = (address(start)?, address(end)?);
     (perms.starts_with('r') && !perms.contains('w') && inode != "0" && range.0 < range.1).then_some(range)
@@ -90,6 +94,8 @@ Anonymous:             4 kB
 6000-7000 rw-p 00005000 fe:00 12 /bin/x
 Anonymous:             0 kB
 7000-8000 r--p 00000000 00:00 0 [vvar]
+Anonymous:             0 kB
+8000-9000 r--s 00000000 00:06 417 /dev/nvidia0
 Anonymous:             0 kB
 ";
         assert_eq!(clean(text), [(0x1000, 0x3000), (0x3000, 0x5000)]);

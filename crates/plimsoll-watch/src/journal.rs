@@ -399,6 +399,9 @@ pub struct Seen {
     /// The worker's swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_bytes: Option<Bytes>,
+    /// On the card, all included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vram_bytes: Option<Bytes>,
     /// The machine's swapping, in and out, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swapping_bytes_per_second: Option<Bytes>,

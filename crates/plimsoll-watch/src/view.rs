@@ -192,6 +192,8 @@ pub struct Memory {
     pub headroom_bytes: Option<Bytes>,
     /// The worker's swap.
     pub swap_bytes: Option<Bytes>,
+    /// On the card, all included.
+    pub vram_bytes: Option<Bytes>,
     /// The machine's swapping, in and out, per second.
     pub swapping_bytes_per_second: Option<Bytes>,
     /// PSI `some avg10`, percent.

@@ -127,6 +127,7 @@ fn terms(ram: Bytes, rates: Rates, pins: Pins) -> Terms<'static> {
         held: None,
         saves: false,
         loader: &|_, _| Bytes::mib(1),
+        card: None,
     }
 }
 

@@ -127,9 +127,6 @@ pub struct PlanArgs {
     /// Set a knob of the trainer: batch, accumulation, workers, length, zero_stage ...; may be given several times
     #[arg(long, value_name = "KNOB=VALUE", help_heading = FOREIGN)]
     pub set: Vec<String>,
-    /// Memory of a card to plan for [default: what this machine's cards have free]
-    #[arg(long, value_name = "SIZE", help_heading = FOREIGN)]
-    pub vram: Option<Bytes>,
     /// Changes of the result that are allowed to make it fit: batch, length[=N], precision[=NAME], optimizer[=NAME]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = FOREIGN)]
     pub allow: Vec<String>,
@@ -600,7 +597,7 @@ pub struct JobFlags {
     /// Weight updates, instead of epochs
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub steps: Option<Count>,
-    /// adafactor, adamw, adamw8bit, lion or sgd, or a TOML table with further keys [default: adafactor]
+    /// adafactor, adamw, adamw16bit, adamw8bit, lion or sgd, or a TOML table with further keys [default: adafactor]
     #[arg(long, value_name = "NAME|TABLE", help_heading = "Training")]
     pub optimizer: Option<String>,
     /// Learning rate [default: adafactor 1e-3, adamw 1e-4]
@@ -615,6 +612,12 @@ pub struct JobFlags {
     /// How trained weights are stored; bf16 rounds stochastically [default: f32]
     #[arg(long, value_name = "f32|bf16", help_heading = "Training")]
     pub precision: Option<String>,
+    /// Where the steps run; auto: on a card if there is one that can be used [default: cpu]
+    #[arg(long, value_name = "cpu|cuda|auto", help_heading = "Training")]
+    pub device: Option<String>,
+    /// Number type of activations and products on a card; weights keep f32 masters [default: f32]
+    #[arg(long, value_name = "f32|bf16|f16", help_heading = "Training")]
+    pub compute: Option<String>,
     /// Global gradient norm to clip at; 0 is off [default: off]
     #[arg(long, value_name = "NORM", help_heading = "Training", allow_negative_numbers = true)]
     pub clip_norm: Option<f64>,
@@ -646,6 +649,9 @@ pub struct JobFlags {
     /// RAM that the run may use, such as 2GiB [default: what the machine can give]
     #[arg(long, value_name = "BYTES", help_heading = "Budget")]
     pub ram: Option<Bytes>,
+    /// Memory of the card that the run may use, such as 6GiB, all included [default: what is free]
+    #[arg(long, value_name = "BYTES", help_heading = "Budget")]
+    pub vram: Option<Bytes>,
     /// Disk that the run may use, such as 20GiB [default: what is free]
     #[arg(long, value_name = "BYTES", help_heading = "Budget")]
     pub disk: Option<Bytes>,

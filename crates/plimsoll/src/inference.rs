@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::TextTokenizer;
-use plimsoll_engine::{Engine, simd, with_cores};
+use plimsoll_engine::cuda::CudaOptions;
+use plimsoll_engine::{Stepper, simd, with_cores};
 use plimsoll_machine::{Bytes, Headroom, Root};
 use plimsoll_model::{AdapterFolder, ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
@@ -134,13 +135,13 @@ impl Opened {
     pub fn with_engine<R: Send>(
         &self,
         program: Program,
-        f: impl FnOnce(&mut Engine) -> Result<R, Fail> + Send,
+        f: impl FnOnce(&mut Stepper) -> Result<R, Fail> + Send,
     ) -> Result<R, Fail> {
         with_cores(
             program.threads,
             || {},
             || {
-                let mut engine = Engine::start(program, None)?;
+                let mut engine = Stepper::start(program, None, &CudaOptions::default())?;
                 for index in 0..engine.program().store.params.len() {
                     let place = &engine.program().store.params[index];
                     let name = place.param.name.clone();
@@ -148,7 +149,7 @@ impl Opened {
                         (Some(adapter), true) => adapter.weights(),
                         _ => &self.weights,
                     };
-                    engine.fill_param(index, |first, out| files.fill_part(&name, first, out)).or_usage()?;
+                    engine.fill_param(index, |first, out| files.fill_part(&name, first, out))?.or_usage()?;
                 }
                 f(&mut engine)
             },

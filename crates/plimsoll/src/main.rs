@@ -1,6 +1,7 @@
 //! The binary: what was said (args), what it means (settings), then a verb.
 
 mod args;
+mod card_rates;
 mod doctor;
 mod guard;
 mod heap;

@@ -11,13 +11,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{Kind, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, loader_heap, tokenizer_effort};
+use plimsoll_engine::cuda::{Card, Hold};
 use plimsoll_engine::simd;
-use plimsoll_machine::{Bytes, Root, own_mapped_files, own_memory, process_memory};
+use plimsoll_machine::{Bytes, Root, gpu_memory_used, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, WeightFiles};
 use plimsoll_plan::batch::BatchShape;
+use plimsoll_plan::card::CardTerms;
 use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide, with_rungs};
 use plimsoll_plan::cost::half_octave;
-use plimsoll_plan::footprint::{DiskFacts, Overheads};
+use plimsoll_plan::device::{CudaForm, Device};
+use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::footprint::{CardOverheads, DiskFacts, Overheads};
 use plimsoll_plan::program::{EvalJob, Job, Program};
 use plimsoll_plan::spec::ModelSpec;
 
@@ -25,9 +29,9 @@ use self::budget::Budgets;
 use crate::args::Init;
 use crate::heap::{self, Role};
 use crate::job::recompute::Recompute;
-use crate::rates;
 use crate::render::{Fail, OrFail};
 use crate::settings::{RunLength, Settings};
+use crate::{card_rates, rates};
 
 /// Batches that the loader holds ready.
 pub const PREFETCH: usize = 2;
@@ -70,6 +74,8 @@ pub struct Prepared {
     pub lens: (usize, usize),
     /// Heap that the plan gives the loader.
     pub loader_planned: Bytes,
+    /// Of the card, in use by others before the run.
+    pub others_on_card: Bytes,
     /// Things worth saying: guessed columns, lengths, budget.
     pub remarks: Vec<String>,
 }
@@ -113,6 +119,19 @@ pub fn prepare_and<T>(
     let root = Root::system();
     let at_start = own_memory(&root)?;
     let mut remarks = Vec::new();
+    // Before there is a context of ours.
+    let others = settings.card.and_then(|_| Card::uuid_of(0).ok()).and_then(|uuid| gpu_memory_used(&uuid));
+    let others = others.unwrap_or(Bytes::ZERO);
+    let on_cpu;
+    let mut settings = settings;
+    if settings.card.is_some()
+        && settings.card_optional
+        && let Err(why) = Card::open(0)
+    {
+        remarks.push(format!("the steps run on the CPU: {why}"));
+        on_cpu = Settings { card: None, vram: None, ..settings.clone() };
+        settings = &on_cpu;
+    }
     let (folder, weights) = match settings.init {
         Init::Random => (ModelFolder::open(&settings.model).or_usage()?, None),
         Init::Weights => {
@@ -159,6 +178,7 @@ pub fn prepare_and<T>(
         eval: eval.as_ref().map(|_| EvalJob { beams: 1, max_new: samples::new_tokens(kind, target_len) }),
         threads: settings.threads,
         simd: simd::detect(),
+        device: settings.card.map_or(Device::Cpu, |form| Device::Cuda(CudaForm::of(form))),
     };
     let lens = (source_len, target_len);
     let job = match &bound.rungs {
@@ -191,6 +211,9 @@ pub fn prepare_and<T>(
         let eval = eval_facts.as_ref().map_or(Bytes::ZERO, |f| heap_of(f, samples, 1));
         heap_of(&facts, samples, threads) + eval
     };
+    // Held until everything is measured: what CUDA takes of RAM is part of the program then.
+    let hold = settings.card.map(|form| Hold::open(0, form)).transpose().or_usage();
+    let hold = hold.map_err(|fail| fail.hint("`train.device` = `auto` (`--device auto`) runs it on the CPU then"))?;
     let pins = pins(settings, &job.spec)?;
     let Budgets { ram, ram_there, disk, disk_there } = budget::budgets(settings, supervisor, &root, run, &mut remarks)?;
     let mut terms = Terms {
@@ -221,18 +244,23 @@ pub fn prepare_and<T>(
         held: bound.choices,
         saves: settings.save_every.is_some() || settings.save_minutes.is_some(),
         loader: &loader,
+        card: hold.as_ref().map(|hold| card_terms(settings, hold, others, &mut remarks)).transpose()?,
     };
     // Planned twice: the first plan's tapes are themselves memory, and are there when the second looks.
     let first = decide(&job, &terms);
     heap::trim();
     // What was needed to come this far is needed once; the peak of the start has its own line.
-    let started = own_memory(&root)?.peak;
+    let started = own_memory(&root)?;
     plimsoll_recover::shed();
     let now = own_memory(&root)?;
     let code = if kind == Kind::Chat { CODE + TEMPLATE_CODE } else { CODE };
-    let code = own_mapped_files(&root)?.min(code);
+    let code = match &hold {
+        // CUDA's libraries, as far as they are used, and what the driver maps.
+        Some(_) => started.rss_file + started.rss_shmem + CARD_HOST,
+        None => own_mapped_files(&root)?.min(code),
+    };
     terms.overheads.program = now.rss_anon.saturating_sub(tokenizer_bytes) + code;
-    terms.overheads.startup_peak = started;
+    terms.overheads.startup_peak = started.peak;
     drop(first);
     let more = more(&job, &terms);
     let Decision { mut plan, program, job } = choose(&job, &terms);
@@ -254,10 +282,35 @@ pub fn prepare_and<T>(
         plan,
         lens,
         loader_planned,
+        others_on_card: others,
         remarks,
     };
     Ok((prepared, program, more))
 }
+
+/// The card's budget, what it holds already, and how fast it is.
+fn card_terms(settings: &Settings, hold: &Hold, others: Bytes, remarks: &mut Vec<String>) -> Result<CardTerms, Fail> {
+    let (total, used) = (Bytes(hold.card().total()), Bytes(hold.used()));
+    let most = total.saturating_sub(others);
+    let vram = settings.vram.unwrap_or(Bytes(most.0 - most.0 / CARD_MARGIN));
+    if vram > most {
+        remarks.push(format!("VRAM budget: {most} instead of the {vram} asked for: there is no more"));
+    }
+    let held = if others > Bytes::ZERO { format!(", {others} of it in use by others") } else { String::new() };
+    remarks.push(format!("card: {}, {total} of VRAM{held}", hold.card().name()));
+    let context = used.saturating_sub(others);
+    let overheads = CardOverheads { context, modules: CARD_MODULES };
+    let rates = card_rates::rates(hold.card(), settings.card.unwrap_or(Dtype::F32))?;
+    let processors = hold.card().processors() as usize;
+    Ok(CardTerms { vram: vram.min(most), vram_there: most, overheads, rates, processors })
+}
+
+/// RAM that loading a program's kernels and capturing its steps adds to what CUDA has taken before.
+const CARD_HOST: Bytes = Bytes::mib(64);
+/// One part in so many of the card is left alone unless a budget says otherwise.
+const CARD_MARGIN: u64 = 100;
+/// Kernels, and what the matrix library loads after its first product. Measured on an H200: 2 to 4 MiB.
+const CARD_MODULES: Bytes = Bytes::mib(6);
 
 /// What a model takes over from its source besides weights: every text and tokenizer file, so rather more than less.
 fn side_files(model: &Path) -> Result<Bytes, Fail> {
@@ -299,11 +352,13 @@ fn pins(settings: &Settings, spec: &ModelSpec) -> Result<Pins, Fail> {
         micro_batch: number(said.micro_batch),
         recompute,
         recompute_attention: None,
+        recompute_feed_forward: None,
         loss_chunk: number(said.loss_chunk),
         optimizer_in_backward: said.optimizer_in_backward,
         loader_threads: number(said.loader_threads),
         snapshot: said.snapshot,
         threads: settings.says("train.threads").then_some(settings.threads),
+        lean: None,
     })
 }
 

@@ -73,10 +73,14 @@ fn kept(file: &Path, key: &Key) -> Option<Rates> {
 }
 
 fn file(threads: usize) -> PathBuf {
+    cache_folder().join(format!("rates-{threads}.json"))
+}
+
+/// Where what is measured or compiled once is kept, as the XDG rules have it.
+pub fn cache_folder() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let folder = cache.or_else(home).unwrap_or_else(std::env::temp_dir);
-    folder.join(format!("plimsoll/rates-{threads}.json"))
+    cache.or_else(home).unwrap_or_else(std::env::temp_dir).join("plimsoll")
 }
 
 impl fmt::Display for Kept {

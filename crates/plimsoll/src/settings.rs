@@ -105,6 +105,10 @@ pub struct Settings {
     pub base: Base,
     /// How weights that are trained are stored.
     pub precision: Dtype,
+    /// Form of activations on a card; `None`: steps run on the CPU.
+    pub card: Option<Dtype>,
+    /// Where no card can be used, the CPU will do.
+    pub card_optional: bool,
     /// What the plan may change where nothing else fits.
     pub allow: Allow,
     /// What a row is; `None`: as the model asks for.
@@ -157,6 +161,8 @@ pub struct Settings {
     pub seed: u64,
     /// RAM that the run may use; `None`: what the machine can give.
     pub ram: Option<Bytes>,
+    /// Memory of the card that the run may use; `None`: what is free.
+    pub vram: Option<Bytes>,
     /// Disk that the run may use; `None`: what is free.
     pub disk: Option<Bytes>,
     /// Where checkpoints are copied to.
@@ -175,6 +181,15 @@ pub struct Entry<'a> {
     pub value: Value,
     /// Where it comes from.
     pub origin: &'a Origin,
+}
+
+/// The form of activations, as a job names it.
+fn compute_name(form: Dtype) -> &'static str {
+    match form {
+        Dtype::Bf16 => "bf16",
+        Dtype::F16 => "f16",
+        _ => "f32",
+    }
 }
 
 impl Settings {
@@ -256,6 +271,8 @@ impl Settings {
             ("train.optimizer", Value::try_from(&self.optimizer).ok()),
             ("train.schedule", Value::try_from(&self.schedule).ok()),
             ("train.precision", (self.precision == Dtype::Bf16).then(|| text("bf16")).flatten()),
+            ("train.device", self.card.and_then(|_| text(if self.card_optional { "auto" } else { "cuda" }))),
+            ("train.compute", self.card.and_then(|form| text(compute_name(form)))),
             ("train.clip_norm", Some(Value::Float(self.clip_norm.unwrap_or(0.0)))),
             ("train.eval_every", count(self.eval_every.unwrap_or(0))),
             ("train.save_every", count(self.save_every.unwrap_or(0))),
@@ -266,6 +283,7 @@ impl Settings {
             ("train.threads", count(self.threads as u64)),
             ("train.seed", count(self.seed)),
             ("budget.ram", bytes(self.ram)),
+            ("budget.vram", bytes(self.vram)),
             ("budget.disk", bytes(self.disk)),
             ("allow.precision", self.allow.bf16_weights.then(|| text("bf16")).flatten()),
             ("allow.optimizer", self.allow.adamw8bit.then(|| text("adamw8bit")).flatten()),

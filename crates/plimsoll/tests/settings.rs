@@ -92,7 +92,7 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
         ),
         (
             "[train]\noptimizer = { name = \"adamv\" }",
-            "error: job.toml:6:13: `train.optimizer.name` must be one of `adafactor`, `adamw`, `adamw8bit`, `lion`, `sgd`, found `adamv`\nhint: did you mean `adamw`?",
+            "error: job.toml:6:13: `train.optimizer.name` must be one of `adafactor`, `adamw`, `adamw16bit`, `adamw8bit`, `lion`, `sgd`, found `adamv`\nhint: did you mean `adamw`?",
         ),
         (
             "[train]\noptimizer = \"adamw\"",
@@ -119,7 +119,26 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
             "[budget]\ndisk = 1.5",
             "error: job.toml:6:8: `budget.disk` must be a number of bytes such as `2GiB` or `512MiB`, found `1.5`",
         ),
-        ("[budget]\nvram = \"1GiB\"", "error: job.toml:6:8: `budget.vram` is not supported yet\nhint: leave it out"),
+        (
+            "[budget]\nvram = \"1GiB\"",
+            "error: job.toml:6:8: `budget.vram` needs a run on a card\nhint: give `train.device` = `cuda` or `--device cuda`",
+        ),
+        (
+            "[train]\ndevice = \"tpu\"",
+            "error: job.toml:6:10: `train.device` must be `cpu`, `cuda` or `auto`, found `tpu`",
+        ),
+        (
+            "[train]\ncompute = \"f16\"",
+            "error: job.toml:6:11: `train.compute` = `f16` needs a run on a card\nhint: give `train.device` = `cuda` or `--device cuda`",
+        ),
+        (
+            "[train]\ndevice = \"cuda\"\ncompute = \"fp8\"",
+            "error: job.toml:7:11: `train.compute` must be `f32`, `bf16` or `f16`, found `fp8`",
+        ),
+        (
+            "[train]\ndevice = \"auto\"\ncompute = \"f16\"\nprecision = \"bf16\"",
+            "error: job.toml:8:13: `train.precision` = `bf16` does not go with `train.compute` = `f16`\nhint: products read one kind of 16 bits: take `compute` = `bf16`, or leave `precision` out",
+        ),
         ("[allow]\nprecision = [\"fp8\"]", "error: job.toml:6:13: `allow.precision` knows `bf16`, found `fp8`"),
         ("[allow]\noptimizer = \"lion\"", "error: job.toml:6:13: `allow.optimizer` knows `adamw8bit`, found `lion`"),
         ("[allow]\nbase = [\"int4\"]", "error: job.toml:6:8: `allow.base` knows `int8` and `nf4`, found `int4`"),

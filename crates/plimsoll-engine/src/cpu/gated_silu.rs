@@ -25,28 +25,29 @@ leveled! {
     }
 }
 
-/// Gradients of both inputs.
-pub fn gated_silu_backward(cores: Cores, count: usize, width: usize, dh: &[f32], ab: &[f32], dab: &mut [f32]) {
-    assert!(dab.len() >= count * 2 * width, "every row has its place");
-    let dab = Shared(dab.as_mut_ptr());
+/// Gradients of both inputs in their place, and the gate itself in that of its gradient.
+pub fn gated_silu_backward(cores: Cores, count: usize, width: usize, dh: &mut [f32], ab: &mut [f32]) {
+    assert!(dh.len() >= count * width && ab.len() >= count * 2 * width, "every row has its place");
+    let (dh, ab) = (Shared(dh.as_mut_ptr()), Shared(ab.as_mut_ptr()));
     pool::rows(count, grain(width), |range| {
         // SAFETY: tasks own disjoint rows.
-        let dab = unsafe { dab.slice(range.start * 2 * width, range.len() * 2 * width) };
-        let (dh, ab) =
-            (&dh[range.start * width..range.end * width], &ab[range.start * 2 * width..range.end * 2 * width]);
-        gate_rows_backward(cores.simd, width, dh, ab, dab);
+        let dh = unsafe { dh.slice(range.start * width, range.len() * width) };
+        // SAFETY: as above.
+        let ab = unsafe { ab.slice(range.start * 2 * width, range.len() * 2 * width) };
+        gate_rows_backward(cores.simd, width, dh, ab);
     });
 }
 
 leveled! {
-    fn gate_rows_backward(width: usize, dh: &[f32], ab: &[f32], dab: &mut [f32]) {
-        for ((dab, ab), dh) in dab.chunks_exact_mut(2 * width).zip(ab.chunks_exact(2 * width)).zip(dh.chunks_exact(width)) {
-            let (a, b) = ab.split_at(width);
-            let (da, db) = dab.split_at_mut(width);
-            for c in 0..width {
-                let (value, slope) = silu_with_slope(a[c]);
-                da[c] = dh[c] * b[c] * slope;
-                db[c] = dh[c] * value;
+    fn gate_rows_backward(width: usize, dh: &mut [f32], ab: &mut [f32]) {
+        for (ab, dh) in ab.chunks_exact_mut(2 * width).zip(dh.chunks_exact_mut(width)) {
+            let (a, b) = ab.split_at_mut(width);
+            for ((a, b), dh) in a.iter_mut().zip(b).zip(dh) {
+                let (value, slope) = silu_with_slope(*a);
+                let (up, down) = (*b, *dh);
+                *a = down * up * slope;
+                *b = down * value;
+                *dh = value * up;
             }
         }
     }

@@ -9,6 +9,7 @@ pub use crate::pool::Shared;
 
 pub mod adafactor;
 pub mod adamw;
+pub mod adamw16bit;
 pub mod adamw8bit;
 pub mod attention;
 pub mod attention_backward;

@@ -93,10 +93,10 @@ impl WeightMut<'_> {
 /// The random bits of one parameter's update.
 #[derive(Clone, Copy)]
 pub(super) struct Rounder {
-    cores: Cores,
-    seed: u64,
-    update: u64,
-    param: u32,
+    pub cores: Cores,
+    pub seed: u64,
+    pub update: u64,
+    pub param: u32,
 }
 
 /// A weight that tasks share; each writes to elements that no other task touches.
@@ -143,7 +143,7 @@ fn wide(bits: u16) -> f32 {
 }
 
 leveled! {
-    fn widen(bits: &[u16], values: &mut [f32]) {
+    pub(super) fn widen(bits: &[u16], values: &mut [f32]) {
         values.iter_mut().zip(bits).for_each(|(v, b)| *v = wide(*b));
     }
 }
@@ -151,7 +151,7 @@ leveled! {
 leveled! {
     /// Adds 16 random bits below the ones that are kept, and cuts: a value on the grid stays, one between two neighbours
     /// goes to each as often as it is near. What is not finite is cut.
-    fn round(rounder: Rounder, first: usize, values: &[f32], bits: &mut [u16]) {
+    pub(super) fn round(rounder: Rounder, first: usize, values: &[f32], bits: &mut [u16]) {
         let mut at = 0;
         while at < values.len() {
             let (group, within) = ((first + at) / ROUNDED, (first + at) % ROUNDED);

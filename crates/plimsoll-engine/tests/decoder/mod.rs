@@ -1,11 +1,13 @@
 //! Small decoders with random weights, texts for them, short training runs, and the peer that they are compared with.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod card;
 pub mod peer;
 pub mod specs;
 pub mod texts;
 
 use plimsoll_engine::{Engine, MicroStep, Updated, Updates, with_cores};
+use plimsoll_plan::batch::BatchSlot;
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::program::{Job, compile};
 use plimsoll_plan::spec::{Init, ModelSpec, Param};
@@ -14,7 +16,7 @@ use plimsoll_plan::trained::{LoraSpec, stored};
 
 use crate::fixture::Batch;
 use crate::random::{self, Stream};
-use texts::{Sample, stage};
+use texts::{Sample, put};
 
 /// An effective batch of either kind of model.
 #[derive(Clone, Debug)]
@@ -32,9 +34,14 @@ impl Samples {
     }
 
     pub fn stage(&self, engine: &mut Engine, range: std::ops::Range<usize>) {
+        self.put(engine.slot(), range);
+    }
+
+    /// Writes some of them into a slot.
+    pub fn put(&self, slot: BatchSlot, range: std::ops::Range<usize>) {
         match self {
-            Samples::Texts(samples) => stage(engine, &samples[range]),
-            Samples::Pairs(batch) => batch.part(range).stage(engine),
+            Samples::Texts(samples) => put(slot, &samples[range]),
+            Samples::Pairs(batch) => batch.part(range).put(slot),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Random texts, as a decoder learns them: one to a sample or packed, with labels ignored here and there.
 
 use plimsoll_engine::Engine;
-use plimsoll_plan::batch::IGNORE;
+use plimsoll_plan::batch::{BatchSlot, IGNORE};
 
 use crate::random::Stream;
 
@@ -58,7 +58,11 @@ pub fn packed(stream: &mut Stream, vocab: usize, rows: usize, most: usize, texts
 
 /// Writes samples into the engine's slot.
 pub fn stage(engine: &mut Engine, samples: &[Sample]) {
-    let slot = engine.slot();
+    put(engine.slot(), samples);
+}
+
+/// Writes samples into a slot.
+pub fn put(slot: BatchSlot, samples: &[Sample]) {
     slot.source_lens.fill(0);
     slot.target_lens.fill(0);
     let (mut row, mut document) = (0, 0);

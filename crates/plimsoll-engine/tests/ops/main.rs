@@ -6,6 +6,7 @@
 
 mod adafactor;
 mod adamw;
+mod adamw16bit;
 mod adamw8bit;
 mod attention;
 mod bias;

@@ -4,6 +4,7 @@ use plimsoll_engine::cpu::Cores;
 use plimsoll_engine::cpu::adafactor::{AdafactorStep, SecondMoment, adafactor};
 use plimsoll_engine::cpu::adamw::{AdamWStep, adamw};
 use plimsoll_engine::cpu::adamw8bit::adamw8bit;
+use plimsoll_engine::cpu::adamw16bit::{Rounding, adamw16bit};
 use plimsoll_engine::cpu::lion::{LionStep, lion};
 use plimsoll_engine::cpu::sgd::{SgdStep, sgd};
 use plimsoll_engine::cpu::weight::WeightMut;
@@ -108,8 +109,8 @@ fn updates_and_parameters_round_differently() {
     });
 }
 
-const KINDS: [&str; 7] =
-    ["adamw", "adamw8bit", "lion", "sgd", "adafactor matrix", "adafactor vector", "adafactor scaled"];
+const KINDS: [&str; 8] =
+    ["adamw", "adamw16bit", "adamw8bit", "lion", "sgd", "adafactor matrix", "adafactor vector", "adafactor scaled"];
 
 /// One update of each kind of optimizer, over a matrix of `rows x cols`.
 fn updated(cores: Cores, kind: &str, weight: WeightMut, rows: usize, cols: usize, state: &mut [Vec<f32>; 2]) {
@@ -134,6 +135,10 @@ fn updated(cores: Cores, kind: &str, weight: WeightMut, rows: usize, cols: usize
     let average = Some(&mut first[..n]);
     match kind {
         "adamw" => adamw(cores, &adam, weight, &grad, &mut first[..n], &mut second[..n]),
+        "adamw16bit" => {
+            let (rounding, words) = (Rounding { seed: 1, update: 0, param: 7 }, n.div_ceil(2));
+            adamw16bit(cores, &adam, rounding, weight, &grad, &mut first[..words], &mut second[..words]);
+        }
         "adamw8bit" => {
             let words = eight_bit_words(n);
             adamw8bit(cores, &adam, weight, &grad, &mut first[..words], &mut second[..words]);

@@ -14,12 +14,18 @@ import math
 import os
 import sys
 
-import peft
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import t5
+
+try:
+    import peft
+except ImportError:  # only LoRA needs it
+    peft = None
+
+DEVICE = os.environ.get("PLIMSOLL_PEER_DEVICE", "cpu")
 
 
 def build(case):
@@ -44,7 +50,7 @@ def build(case):
         with torch.no_grad():
             for name, weight in added.items():
                 weight.copy_(factors[name])
-    return model
+    return model.to(DEVICE)
 
 
 def plain(name):
@@ -58,7 +64,7 @@ def trained(model):
 def padded(rows, fill, left=False):
     most = max(map(len, rows))
     lines = [[fill] * (most - len(row)) + row if left else row + [fill] * (most - len(row)) for row in rows]
-    return torch.tensor(lines)
+    return torch.tensor(lines, device=DEVICE)
 
 
 def inputs(texts):
@@ -83,7 +89,7 @@ def generated(model, options):
     ids, mask = padded(prompts, 0, left=True), padded([[1] * len(p) for p in prompts], 0, left=True)
     with torch.no_grad():
         out = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **options)[:, ids.shape[1] :]
-    ends = torch.isin(out, torch.tensor(options["eos_token_id"])).long()
+    ends = torch.isin(out, torch.tensor(options["eos_token_id"], device=DEVICE)).long()
     return out.masked_fill(ends.cumsum(1) - ends > 0, -1)
 
 
@@ -105,7 +111,7 @@ def run(case):
         out |= {f"after.{name}": weight.detach().clone() for name, weight in trained(model).items()}
     for nth, options in enumerate(case.get("generate", [])):
         out[f"generated.{nth}"] = generated(model, options).to(torch.int32)
-    save_file({name: value.contiguous() for name, value in out.items()}, os.path.join(case["folder"], "out.safetensors"))
+    save_file({name: value.cpu().contiguous() for name, value in out.items()}, os.path.join(case["folder"], "out.safetensors"))
 
 
 with open(sys.argv[1]) as file:

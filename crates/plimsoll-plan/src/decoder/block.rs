@@ -35,6 +35,8 @@ pub(super) struct AttentionKept {
 #[derive(Clone)]
 pub(super) struct FeedForwardKept {
     pub normed: Normed,
+    /// The norm's output, where it is still there.
+    pub normed_out: Option<Id>,
     /// Output of the first product.
     pub h: Id,
     pub in_lora: Projected,
@@ -206,7 +208,7 @@ impl Layers<'_> {
         let (y, out_lora) = pass.project(side, act, "residual", &out);
         let drop = self.drop(pass, block, 2, self.spec.dropout.residual);
         let y = pass.residual(side, x, y, drop);
-        (FeedForwardKept { normed, h, in_lora, out_lora }, y)
+        (FeedForwardKept { normed, normed_out: Some(normed_out), h, in_lora, out_lora }, y)
     }
 
     fn act(&self, pass: &mut Pass, side: Side, h: Id) -> Id {
@@ -219,23 +221,38 @@ impl Layers<'_> {
         out
     }
 
+    /// What a feed-forward layer kept, for a backward pass that another one follows: what it overwrites is a copy.
+    pub fn lent(&self, back: &mut Backward, kept: &FeedForwardKept) -> FeedForwardKept {
+        if !self.spec.gated() {
+            return kept.clone();
+        }
+        let width = 2 * self.spec.d_ff;
+        let h = back.temporary("h", SIDE, width);
+        let of = |id: Id| Cols { id, start: 0, stride: width };
+        back.push(Op::Copy { side: SIDE, from: of(kept.h), to: of(h), width });
+        FeedForwardKept { h, ..kept.clone() }
+    }
+
+    /// Overwrites what was kept.
     pub fn feed_forward_backward(&self, back: &mut Backward, block: usize, kept: &FeedForwardKept, g: Id) {
         let (_, name) = self.names(block);
         let [_, _, into, out] = self.projections(block);
         let width = self.spec.d_ff;
         let drop = self.drop(&back.pass, block, 2, self.spec.dropout.residual);
         let dy = back.dropped(SIDE, g, drop);
-        let act = self.act(&mut back.pass, SIDE, kept.h);
-        let dh = back.project(SIDE, dy, act, &out, &kept.out_lora, None);
         let dinto = if self.spec.gated() {
-            let dab = back.temporary("dab", SIDE, 2 * width);
-            back.push(Op::GatedSiluBackward { side: SIDE, dh, ab: kept.h, dab, width });
-            dab
+            // The gate's output takes the place of its gradient, for the weights behind it; its inputs' gradients take theirs.
+            let (dh, narrow) = back.project_input(SIDE, dy, &out, None);
+            back.push(Op::GatedSiluBackward { side: SIDE, dh, ab: kept.h, width });
+            back.project_weights(SIDE, dy, dh, &out, &kept.out_lora, narrow);
+            kept.h
         } else {
+            let act = self.act(&mut back.pass, SIDE, kept.h);
+            let dh = back.project(SIDE, dy, act, &out, &kept.out_lora, None);
             back.push(Op::GeluBackward { side: SIDE, dh, h: kept.h, width });
             dh
         };
-        let normed = back.pass.norm_again(SIDE, kept.normed, &name);
+        let normed = kept.normed_out.unwrap_or_else(|| back.pass.norm_again(SIDE, kept.normed, &name));
         let dn = back.project(SIDE, dinto, normed, &into, &kept.in_lora, None);
         back.norm_onto(SIDE, dn, kept.normed, &name, g, true);
     }

@@ -2,7 +2,7 @@
 
 use super::block::{AttentionKept, FeedForwardKept, Layers, SIDE};
 use crate::batch::BatchShape;
-use crate::choices::{Choices, Keep};
+use crate::choices::Choices;
 use crate::layer::{Backward, Normed, Pass, Sweep};
 use crate::op::Op;
 use crate::program::TapeJob;
@@ -12,6 +12,8 @@ use crate::tape::{Id, Tape};
 /// What the backward pass of a block starts from.
 struct Held {
     x: Id,
+    /// What the feed-forward part begins with.
+    y: Id,
     attention: Option<AttentionKept>,
     feed_forward: Option<FeedForwardKept>,
 }
@@ -40,7 +42,7 @@ pub(crate) fn micro_tape(spec: &DecoderSpec, job: &TapeJob, choices: &Choices) -
     let layers = Layers { spec, rope };
     let two_sweeps = choices.optimizer_in_backward && job.clip;
     let mut back = Backward::new(pass, if two_sweeps { Sweep::Measure } else { Sweep::Both });
-    back.marked = job.marked;
+    (back.marked, back.by_block) = (job.marked, job.by_block);
     let (table, head) = (back.pass.weight(spec.table_name()), back.pass.weight(spec.head_name()));
     let mut kept_gradients = Vec::new();
     let mut parts = Vec::new();
@@ -54,7 +56,8 @@ pub(crate) fn micro_tape(spec: &DecoderSpec, job: &TapeJob, choices: &Choices) -
             }
         }
     }
-    sweep(spec, &layers, &mut back, &mut parts, choices);
+    back.use_gradients();
+    sweep(spec, &layers, &mut back, &mut parts);
     for (nth, part) in parts.iter().enumerate() {
         back.part(nth, job.parts);
         layers.embed_backward(&mut back, part.g.expect("the backward pass is through"));
@@ -67,10 +70,11 @@ pub(crate) fn micro_tape(spec: &DecoderSpec, job: &TapeJob, choices: &Choices) -
         }
     }
     if two_sweeps {
+        back.use_gradients();
         back.push(Op::Clip);
         kept_gradients.into_iter().for_each(|(weight, grad)| back.update(weight, grad));
         back.sweep = Sweep::Update;
-        sweep(spec, &layers, &mut back, &mut parts, choices);
+        sweep(spec, &layers, &mut back, &mut parts);
     }
     back.finish()
 }
@@ -85,8 +89,9 @@ fn forward(spec: &DecoderSpec, layers: &Layers, back: &mut Backward, choices: &C
         let keep = choices.keep(block);
         blocks.push(Held {
             x,
-            attention: (keep == Keep::All).then_some(attention),
-            feed_forward: (keep != Keep::Input).then_some(feed_forward),
+            y,
+            attention: keep.attention().then_some(attention),
+            feed_forward: keep.feed_forward().then_some(FeedForwardKept { normed_out: None, ..feed_forward }),
         });
         x = z;
     }
@@ -96,7 +101,7 @@ fn forward(spec: &DecoderSpec, layers: &Layers, back: &mut Backward, choices: &C
 }
 
 /// The backward pass through all blocks, each over all parts before the next.
-fn sweep(spec: &DecoderSpec, layers: &Layers, back: &mut Backward, parts: &mut [Part], choices: &Choices) {
+fn sweep(spec: &DecoderSpec, layers: &Layers, back: &mut Backward, parts: &mut [Part]) {
     let count = parts.len();
     for (nth, part) in parts.iter_mut().enumerate() {
         back.part(nth, count);
@@ -108,20 +113,22 @@ fn sweep(spec: &DecoderSpec, layers: &Layers, back: &mut Backward, parts: &mut [
         for (nth, part) in parts.iter().enumerate() {
             back.part(nth, count);
             let (held, g) = (&part.blocks[block], part.g.expect("the pass has begun"));
-            let again = match choices.keep(block) {
-                Keep::All => None,
-                _ => Some(layers.attention(&mut back.pass, block, held.x)),
-            };
+            let again = held.attention.is_none().then(|| layers.attention(&mut back.pass, block, held.x));
             match &held.feed_forward {
+                Some(kept) if back.sweep == Sweep::Measure => {
+                    let kept = layers.lent(back, kept);
+                    layers.feed_forward_backward(back, block, &kept, g);
+                }
                 Some(kept) => layers.feed_forward_backward(back, block, kept, g),
                 None => {
-                    let y = again.as_ref().expect("the block is computed again").1;
+                    let y = again.as_ref().map_or(held.y, |(_, y)| *y);
                     let (kept, _) = layers.feed_forward(&mut back.pass, SIDE, block, y);
                     layers.feed_forward_backward(back, block, &kept, g);
                 }
             }
             let attention = held.attention.as_ref().or(again.as_ref().map(|(kept, _)| kept));
             layers.attention_backward(back, block, attention.expect("kept or computed again"), g);
+            back.use_gradients();
         }
     }
 }

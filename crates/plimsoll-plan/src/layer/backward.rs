@@ -32,6 +32,9 @@ pub(crate) struct Backward<'a> {
     pub marked: bool,
     /// The part at work is the last that adds to gradients.
     pub last_part: bool,
+    /// Complete gradients wait for the end of their block.
+    pub by_block: bool,
+    waiting: Vec<(Id, Id)>,
     /// Gradients that live on this tape only, by weight.
     transient: HashMap<Id, Id>,
     /// Weights whose gradient was written on this tape.
@@ -40,11 +43,21 @@ pub(crate) struct Backward<'a> {
 
 impl<'a> Backward<'a> {
     pub fn new(pass: Pass<'a>, sweep: Sweep) -> Backward<'a> {
-        Backward { pass, sweep, marked: false, last_part: true, transient: HashMap::new(), written: HashSet::new() }
+        Backward {
+            pass,
+            sweep,
+            marked: false,
+            last_part: true,
+            by_block: false,
+            waiting: Vec::new(),
+            transient: HashMap::new(),
+            written: HashSet::new(),
+        }
     }
 
     /// The tape, without what nobody reads.
     pub fn finish(mut self) -> Tape {
+        self.use_gradients();
         self.pass.tape.prune();
         self.pass.tape
     }
@@ -102,12 +115,20 @@ impl<'a> Backward<'a> {
         }
         let Some(grad) = self.transient.remove(&weight) else { return };
         self.written.remove(&weight);
-        if self.sweep != Sweep::Update {
-            self.push(Op::GradientNorm { gradients: vec![grad] });
+        self.waiting.push((weight, grad));
+        if !self.by_block {
+            self.use_gradients();
         }
-        match self.sweep {
-            Sweep::Measure => {}
-            Sweep::Update | Sweep::Both => self.update(weight, grad),
+    }
+
+    /// Uses the gradients that wait for it.
+    pub fn use_gradients(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        if self.sweep != Sweep::Update && !waiting.is_empty() {
+            self.push(Op::GradientNorm { gradients: waiting.iter().map(|(_, grad)| *grad).collect() });
+        }
+        if self.sweep != Sweep::Measure {
+            waiting.into_iter().for_each(|(weight, grad)| self.update(weight, grad));
         }
     }
 
@@ -152,6 +173,13 @@ impl<'a> Backward<'a> {
         kept: &Projected,
         onto: Option<Id>,
     ) -> Id {
+        let (dx, narrow) = self.project_input(side, dy, projection, onto);
+        self.project_weights(side, dy, x, projection, kept, narrow);
+        dx
+    }
+
+    /// The gradient of a projection's input, and of what its factors pass between them.
+    pub fn project_input(&mut self, side: Side, dy: Id, projection: &Projection, onto: Option<Id>) -> (Id, Vec<Id>) {
         let Projection { inputs, in_out, .. } = *projection;
         let stride = projection.outputs();
         let cols = |start: usize| Cols { id: dy, start, stride };
@@ -181,6 +209,24 @@ impl<'a> Backward<'a> {
             }
             narrow.push(dt);
         }
+        (dx, narrow)
+    }
+
+    /// The gradients of a projection's weights, biases and factors. `narrow` came with that of its input.
+    pub fn project_weights(
+        &mut self,
+        side: Side,
+        dy: Id,
+        x: Id,
+        projection: &Projection,
+        kept: &Projected,
+        narrow: Vec<Id>,
+    ) {
+        let Projection { inputs, in_out, .. } = *projection;
+        let stride = projection.outputs();
+        let cols = |start: usize| Cols { id: dy, start, stride };
+        let (pieces, factors) = (projection.pieces(&self.pass), projection.factors(&self.pass));
+        let (r, scale) = self.pass.lora();
         for Piece { weight, bias, start, outputs } in pieces {
             let (dy, scale) = (cols(start), 1.0);
             if let Some((grad, write)) = self.gradient(weight) {
@@ -206,7 +252,6 @@ impl<'a> Backward<'a> {
                 self.complete(a);
             }
         }
-        dx
     }
 
     /// The loss with its gradients; returns the gradient of the hidden states.

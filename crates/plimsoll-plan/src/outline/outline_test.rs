@@ -112,6 +112,7 @@ fn terms() -> Terms<'static> {
         held: None,
         saves: false,
         loader: &|_, _| Bytes::ZERO,
+        card: None,
     }
 }
 
@@ -140,9 +141,11 @@ proptest! {
             micro_batch,
             recompute,
             recompute_attention: attention.min(blocks - recompute),
+            recompute_feed_forward: 0,
             loss_chunk: chunk.min(micro_batch * target_len),
             optimizer_in_backward: in_backward,
             loader_threads: 1,
+            lean: false,
         };
         let store = store_of(&job, in_backward);
         let tape_job = job.tape_job(&store, &choices);
@@ -183,9 +186,11 @@ proptest! {
             micro_batch,
             recompute: 0,
             recompute_attention: 0,
+            recompute_feed_forward: 0,
             loss_chunk: 7,
             optimizer_in_backward: in_backward,
             loader_threads: 1,
+            lean: false,
         };
         let choices = frame.on_rung(level.min(2 * job.spec.blocks()), job.spec.blocks());
         let terms = terms();

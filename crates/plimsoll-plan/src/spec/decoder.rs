@@ -146,6 +146,33 @@ pub struct DecoderSpec {
 }
 
 impl DecoderSpec {
+    /// Qwen2.5-0.5B as published: a size that people know, to plan and measure against.
+    pub fn qwen25_half_billion() -> DecoderSpec {
+        DecoderSpec {
+            family: DecoderFamily::Qwen2,
+            vocab: 151_936,
+            d_model: 896,
+            layers: 24,
+            heads: 14,
+            kv_heads: 2,
+            d_head: 64,
+            d_ff: 4864,
+            norm_eps: 1e-6,
+            positions: Positions::Rope(RopeSpec { theta: 1e6, scaling: RopeScaling::Default }),
+            max_positions: 32_768,
+            windows: vec![],
+            qkv_bias: true,
+            out_bias: false,
+            mlp_bias: false,
+            tied: true,
+            dropout: Dropouts::default(),
+            init_std: 0.02,
+            bos_id: None,
+            eos_ids: vec![151_643],
+            pad_id: None,
+        }
+    }
+
     /// Width of all query heads together.
     pub fn q_width(&self) -> usize {
         self.heads * self.d_head
@@ -291,37 +318,10 @@ pub fn decoder_params(spec: &DecoderSpec) -> Vec<Param> {
 mod tests {
     use super::*;
 
-    /// Qwen2.5-0.5B as published.
-    fn qwen() -> DecoderSpec {
-        DecoderSpec {
-            family: DecoderFamily::Qwen2,
-            vocab: 151_936,
-            d_model: 896,
-            layers: 24,
-            heads: 14,
-            kv_heads: 2,
-            d_head: 64,
-            d_ff: 4864,
-            norm_eps: 1e-6,
-            positions: Positions::Rope(RopeSpec { theta: 1e6, scaling: RopeScaling::Default }),
-            max_positions: 32_768,
-            windows: vec![],
-            qkv_bias: true,
-            out_bias: false,
-            mlp_bias: false,
-            tied: true,
-            dropout: Dropouts::default(),
-            init_std: 0.02,
-            bos_id: None,
-            eos_ids: vec![151_643],
-            pad_id: None,
-        }
-    }
-
     #[test]
     fn published_models_have_their_published_number_of_parameters() {
         let count = |spec: &DecoderSpec| decoder_params(spec).iter().map(Param::elements).sum::<usize>();
-        assert_eq!(count(&qwen()), 494_032_768);
+        assert_eq!(count(&DecoderSpec::qwen25_half_billion()), 494_032_768);
         let gpt2 = DecoderSpec {
             family: DecoderFamily::Gpt2,
             vocab: 50_257,
@@ -335,7 +335,7 @@ mod tests {
             max_positions: 1024,
             out_bias: true,
             mlp_bias: true,
-            ..qwen()
+            ..DecoderSpec::qwen25_half_billion()
         };
         assert_eq!(count(&gpt2), 124_439_808);
     }

@@ -2,7 +2,7 @@
 
 use super::backward::Bias;
 use super::layers::{AttentionKept, FeedForwardKept, Layers, Stack};
-use crate::choices::{Choices, Keep};
+use crate::choices::Choices;
 use crate::layer::{Backward, Normed, Pass, Sweep};
 use crate::op::{Op, Side};
 use crate::program::TapeJob;
@@ -12,6 +12,8 @@ use crate::tape::{Id, Tape};
 /// What the backward pass of a block starts from.
 struct Held {
     x: Id,
+    /// What the feed-forward part begins with.
+    y: Id,
     attention: Option<(AttentionKept, Option<AttentionKept>)>,
     feed_forward: Option<FeedForwardKept>,
 }
@@ -39,7 +41,7 @@ pub(crate) fn micro_tape(spec: &T5Spec, job: &TapeJob, choices: &Choices) -> Tap
     let biases = [layers.bias(&mut pass, Stack::Encoder), layers.bias(&mut pass, Stack::Decoder)];
     let two_sweeps = choices.optimizer_in_backward && job.clip;
     let mut back = Backward::new(pass, if two_sweeps { Sweep::Measure } else { Sweep::Both });
-    back.marked = job.marked;
+    (back.marked, back.by_block) = (job.marked, job.by_block);
     let (head, _) = layers.head();
     let (table, head) = (back.pass.weight("shared.weight"), back.pass.weight(head));
     let mut kept_gradients = Vec::new();
@@ -54,14 +56,16 @@ pub(crate) fn micro_tape(spec: &T5Spec, job: &TapeJob, choices: &Choices) -> Tap
             }
         }
     }
-    sweep(&layers, &mut back, &mut parts, choices, biases, true);
+    back.use_gradients();
+    sweep(&layers, &mut back, &mut parts, biases, true);
     match two_sweeps {
         true => {
             kept_gradients.extend(back.measured(table));
+            back.use_gradients();
             back.push(Op::Clip);
             kept_gradients.into_iter().for_each(|(weight, grad)| back.update(weight, grad));
             back.sweep = Sweep::Update;
-            sweep(&layers, &mut back, &mut parts, choices, biases, false);
+            sweep(&layers, &mut back, &mut parts, biases, false);
         }
         false => back.complete(table),
     }
@@ -81,8 +85,9 @@ fn forward(layers: &Layers, back: &mut Backward, choices: &Choices, biases: [Id;
             let keep = choices.keep(if stack == Stack::Encoder { block } else { encoders + block });
             held.push(Held {
                 x,
-                attention: (keep == Keep::All).then_some(attention),
-                feed_forward: (keep != Keep::Input).then_some(feed_forward),
+                y,
+                attention: keep.attention().then_some(attention),
+                feed_forward: keep.feed_forward().then_some(feed_forward),
             });
             x = z;
         }
@@ -116,8 +121,8 @@ fn attend(
 }
 
 /// The backward pass through all blocks, each over all parts before the next; with the embeddings where `embed`.
-fn sweep(layers: &Layers, back: &mut Backward, parts: &mut [Part], choices: &Choices, biases: [Id; 2], embed: bool) {
-    let (count, encoders) = (parts.len(), layers.spec.encoder_layers);
+fn sweep(layers: &Layers, back: &mut Backward, parts: &mut [Part], biases: [Id; 2], embed: bool) {
+    let count = parts.len();
     for (stack, delta) in [(Stack::Decoder, biases[1]), (Stack::Encoder, biases[0])] {
         for (nth, part) in parts.iter_mut().enumerate() {
             back.part(nth, count);
@@ -131,8 +136,8 @@ fn sweep(layers: &Layers, back: &mut Backward, parts: &mut [Part], choices: &Cho
         for block in (0..layers.count(stack)).rev() {
             for (nth, part) in parts.iter_mut().enumerate() {
                 back.part(nth, count);
-                let keep = choices.keep(if stack == Stack::Encoder { block } else { encoders + block });
-                block_backward(layers, back, part, stack, block, keep, bias);
+                block_backward(layers, back, part, stack, block, bias);
+                back.use_gradients();
             }
         }
         layers.close_bias(back, stack, bias);
@@ -143,23 +148,16 @@ fn sweep(layers: &Layers, back: &mut Backward, parts: &mut [Part], choices: &Cho
     }
 }
 
-fn block_backward(
-    layers: &Layers,
-    back: &mut Backward,
-    part: &mut Part,
-    stack: Stack,
-    block: usize,
-    keep: Keep,
-    bias: Bias,
-) {
+fn block_backward(layers: &Layers, back: &mut Backward, part: &mut Part, stack: Stack, block: usize, bias: Bias) {
     let g = part.g.expect("the pass has begun");
     let encoded = (stack == Stack::Decoder).then_some(part.encoded);
     let held = if stack == Stack::Encoder { &part.encoder[block] } else { &part.decoder[block] };
-    let again = (keep != Keep::All).then(|| attend(layers, &mut back.pass, stack, block, held.x, bias.delta, encoded));
+    let attend = || attend(layers, &mut back.pass, stack, block, held.x, bias.delta, encoded);
+    let again = held.attention.is_none().then(attend);
     match &held.feed_forward {
         Some(kept) => layers.feed_forward_backward(back, stack, block, kept, g),
         None => {
-            let y = again.as_ref().expect("the block is computed again").1;
+            let y = again.as_ref().map_or(held.y, |(_, y)| *y);
             let (kept, _) = layers.feed_forward(&mut back.pass, stack, block, stack.side(), y);
             layers.feed_forward_backward(back, stack, block, &kept, g);
         }

@@ -36,5 +36,6 @@ pub fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
         held: None,
         saves: false,
         loader: &loader,
+        card: None,
     }
 }

@@ -104,6 +104,9 @@ fn figures(view: &View) -> Vec<Span<'static>> {
     if let Some(choices) = view.choices {
         add(format!("micro-batch {} x {}", choices.micro_batch, choices.accumulation));
     }
+    if let Some(vram) = memory.vram_bytes {
+        add(format!("VRAM {vram}"));
+    }
     if let Some(headroom) = memory.headroom_bytes {
         add(format!("headroom {headroom}"));
     }

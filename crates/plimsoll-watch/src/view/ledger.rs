@@ -69,6 +69,7 @@ impl Ledger {
         let memory = &mut self.memory;
         keep(&mut memory.headroom_bytes, seen.headroom_bytes);
         keep(&mut memory.swap_bytes, seen.swap_bytes);
+        keep(&mut memory.vram_bytes, seen.vram_bytes);
         keep(&mut memory.swapping_bytes_per_second, seen.swapping_bytes_per_second);
         keep(&mut memory.stall_some, seen.stall_some);
         keep(&mut memory.stall_full, seen.stall_full);

@@ -118,6 +118,7 @@ impl Figures {
             ("plimsoll_ram_limit_bytes", "The limit of the trainer's cgroup", limit),
             ("plimsoll_headroom_bytes", "What could still be taken, under all limits", memory.headroom_bytes),
             ("plimsoll_swap_bytes", "The worker's swap", memory.swap_bytes),
+            ("plimsoll_vram_used_bytes", "The card's memory in use, all included", memory.vram_bytes),
             ("plimsoll_swapping_bytes_per_second", "The machine's swapping", memory.swapping_bytes_per_second),
             ("plimsoll_disk_free_bytes", "Free on the run folder's file system", memory.disk_free_bytes),
         ];

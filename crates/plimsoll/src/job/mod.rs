@@ -121,6 +121,10 @@ pub struct TrainTable {
     pub schedule: Option<Spanned<ScheduleTable>>,
     /// How trained weights are stored: `f32` or `bf16`.
     pub precision: Option<Spanned<String>>,
+    /// Where steps run.
+    pub device: Option<Spanned<String>>,
+    /// Number type of activations on a card.
+    pub compute: Option<Spanned<String>>,
     /// Global gradient norm; 0 is off.
     pub clip_norm: Option<Spanned<f64>>,
     /// Updates between evaluations; 0 is off.
@@ -147,7 +151,7 @@ pub struct TrainTable {
 pub struct BudgetTable {
     /// Of RAM.
     pub ram: Option<Spanned<Value>>,
-    /// Of VRAM; not served yet.
+    /// Of the card's memory.
     pub vram: Option<Spanned<Value>>,
     /// Of disk.
     pub disk: Option<Spanned<Value>>,

@@ -77,7 +77,7 @@ pub(super) fn unknown_name(name: &str, known: &[&str]) -> Wrong {
     }
 }
 
-const NAMES: &[&str] = &["adafactor", "adamw", "adamw8bit", "lion", "sgd"];
+const NAMES: &[&str] = &["adafactor", "adamw", "adamw16bit", "adamw8bit", "lion", "sgd"];
 
 impl OptimizerTable {
     /// The table that a bare name stands for.
@@ -90,12 +90,10 @@ impl OptimizerTable {
     /// Every number filled in and judged.
     pub fn resolve(&self) -> Result<OptimizerSpec, Wrong> {
         let Some(name) = self.name.as_deref() else {
-            return Err(
-                Wrong::new("name", "is missing").hint("one of `adafactor`, `adamw`, `adamw8bit`, `lion`, `sgd`")
-            );
+            return Err(Wrong::new("name", "is missing").hint(format!("one of `{}`", NAMES.join("`, `"))));
         };
         let own: &[&str] = match name {
-            "adamw" | "adamw8bit" => &["betas", "eps", "weight_decay"],
+            "adamw" | "adamw16bit" | "adamw8bit" => &["betas", "eps", "weight_decay"],
             "lion" => &["betas", "weight_decay"],
             "adafactor" => &[
                 "eps",
@@ -113,7 +111,9 @@ impl OptimizerTable {
         if let Some(key) = self.given().into_iter().find(|key| !own.contains(key)) {
             let wrong = Wrong::new(key, format!("is not an option of `{name}`"));
             return Err(match (name, key) {
-                ("adamw" | "adamw8bit" | "lion", "beta1" | "beta2") => wrong.hint("say `betas = [0.9, 0.999]`"),
+                ("adamw" | "adamw16bit" | "adamw8bit" | "lion", "beta1" | "beta2") => {
+                    wrong.hint("say `betas = [0.9, 0.999]`")
+                }
                 _ => wrong.hint(format!("options of `{name}`: `lr`, `{}`", own.join("`, `"))),
             });
         }
@@ -122,11 +122,14 @@ impl OptimizerTable {
             in_range("weight_decay", self.weight_decay.unwrap_or(0.0), "a finite number of 0 or more", |d| d >= 0.0)?;
         match name {
             "adamw" => self.adamw(lr.unwrap_or(1e-4), weight_decay),
-            "adamw8bit" => Ok(match self.adamw(lr.unwrap_or(1e-4), weight_decay)? {
-                OptimizerSpec::AdamW { lr, betas, eps, weight_decay } => {
+            "adamw16bit" | "adamw8bit" => Ok(match (self.adamw(lr.unwrap_or(1e-4), weight_decay)?, name) {
+                (OptimizerSpec::AdamW { lr, betas, eps, weight_decay }, "adamw8bit") => {
                     OptimizerSpec::AdamW8bit { lr, betas, eps, weight_decay }
                 }
-                other => other,
+                (OptimizerSpec::AdamW { lr, betas, eps, weight_decay }, _) => {
+                    OptimizerSpec::AdamW16bit { lr, betas, eps, weight_decay }
+                }
+                (other, _) => other,
             }),
             "lion" => self.lion(lr.unwrap_or(1e-5), weight_decay),
             "adafactor" => self.adafactor(lr, weight_decay),

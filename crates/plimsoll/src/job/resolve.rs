@@ -18,6 +18,7 @@ use super::schedule::ScheduleTable;
 use super::{Job, MirrorTable, keys};
 use crate::args::{Init, JobFlags, Switch};
 use plimsoll_data::{Kind, Long};
+use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::trained::TrainSpec;
 
 use crate::render::Fail;
@@ -29,6 +30,15 @@ const THREADS: u64 = 1024;
 const LONGEST: u64 = 1 << 20;
 /// Places that checkpoints can be copied to.
 const MIRRORS: [&str; 4] = ["s3", "gs", "az", "file"];
+
+/// How a job uses a card.
+#[derive(Clone, Copy, Debug)]
+struct CardUse {
+    /// Of activations.
+    form: Dtype,
+    /// The CPU will do where there is none.
+    optional: bool,
+}
 
 /// What has been decided so far, and where from.
 pub(super) struct Resolver<'a> {
@@ -42,7 +52,6 @@ pub(super) struct Resolver<'a> {
 pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Result<Settings, Fail> {
     let job = file.map(|file| file.job.clone()).unwrap_or_default();
     let mut said = Resolver { file, paths, origins: BTreeMap::new(), places: BTreeMap::new() };
-    said.refuse_unserved(&job)?;
 
     let model = said.model_folder(&job, flags)?;
     let init = said.init(&job, flags)?;
@@ -58,6 +67,13 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     }
     let base = said.base(&job, flags, &train)?;
     let precision = said.precision(&job, flags)?;
+    let card = said.card(&job, flags)?;
+    if card.is_some_and(|card| card.form == Dtype::F16) && precision == Dtype::Bf16 {
+        let refused = said.refuse("train.precision", "= `bf16` does not go with `train.compute` = `f16`");
+        return Err(
+            refused.hint("products read one kind of 16 bits: take `compute` = `bf16`, or leave `precision` out")
+        );
+    }
     let allow = said.allowed(&job)?;
     let kind = said.kind(&job, flags)?;
     let long = said.long(&job, flags)?;
@@ -112,6 +128,11 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let seed = said.pick("train.seed", flags.seed, job.train.seed).map_or(1, |seed| seed.0);
 
     let ram = said.bytes("budget.ram", flags.ram, job.budget.ram)?;
+    let vram = said.bytes("budget.vram", flags.vram, job.budget.vram)?;
+    if vram.is_some() && card.is_none() {
+        let hint = "give `train.device` = `cuda` or `--device cuda`";
+        return Err(said.refuse("budget.vram", "needs a run on a card").hint(hint));
+    }
     let disk = said.bytes("budget.disk", flags.disk, job.budget.disk)?;
 
     let mirror = said.mirror(flags, job.mirror)?;
@@ -135,6 +156,8 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         train,
         base,
         precision,
+        card: card.map(|card| card.form),
+        card_optional: card.is_some_and(|card| card.optional),
         allow,
         kind,
         packed,
@@ -161,6 +184,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         threads: threads.map_or(cores, |n| n as usize),
         seed,
         ram,
+        vram,
         disk,
         mirror,
         pins,
@@ -207,12 +231,31 @@ impl Resolver<'_> {
         }
     }
 
-    /// Refuses what a job may say but this program does not do yet.
-    fn refuse_unserved(&mut self, job: &Job) -> Result<(), Fail> {
-        match self.pick("budget.vram", None, job.budget.vram.clone()) {
-            Some(_) => Err(self.refuse("budget.vram", "is not supported yet").hint("leave it out")),
-            None => Ok(()),
-        }
+    /// How a card is used; none: the CPU.
+    fn card(&mut self, job: &Job, flags: &JobFlags) -> Result<Option<CardUse>, Fail> {
+        let device = self.pick("train.device", flags.device.clone(), job.train.device.clone());
+        let compute = self.pick("train.compute", flags.compute.clone(), job.train.compute.clone());
+        let (on_card, optional) = match device.as_deref() {
+            None | Some("cpu") => (false, false),
+            Some("cuda") => (true, false),
+            Some("auto") => (true, true),
+            Some(other) => {
+                return Err(self.refuse("train.device", format!("must be `cpu`, `cuda` or `auto`, found `{other}`")));
+            }
+        };
+        let form = match compute.as_deref() {
+            None | Some("f32") => Dtype::F32,
+            Some("bf16") if on_card => Dtype::Bf16,
+            Some("f16") if on_card => Dtype::F16,
+            Some(form @ ("bf16" | "f16")) => {
+                let hint = "give `train.device` = `cuda` or `--device cuda`";
+                return Err(self.refuse("train.compute", format!("= `{form}` needs a run on a card")).hint(hint));
+            }
+            Some(other) => {
+                return Err(self.refuse("train.compute", format!("must be `f32`, `bf16` or `f16`, found `{other}`")));
+            }
+        };
+        Ok(on_card.then_some(CardUse { form, optional }))
     }
 
     /// What a row is; none: as the model asks for.

@@ -74,7 +74,12 @@ impl Settings {
             Base::Nf4 => Some(Dtype::Nf4),
             Base::File | Base::F32 => None,
         };
-        let frozen = if self.base == Base::F32 { Dtype::F32 } else { of_file };
+        let frozen = match self.card {
+            // Products on a card read one form; a base in another would be written out again for each of them.
+            Some(form @ (Dtype::Bf16 | Dtype::F16)) => form,
+            _ if self.base == Base::F32 => Dtype::F32,
+            _ => of_file,
+        };
         Storage { frozen, quantised, trained: self.precision }
     }
 }

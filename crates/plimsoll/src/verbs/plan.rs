@@ -20,7 +20,6 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     }
     let only = [
         ("--shape", args.shape.is_some()),
-        ("--vram", args.vram.is_some()),
         ("--length", args.length.is_some()),
         ("--set", !args.set.is_empty()),
         ("--allow", !args.allow.is_empty()),

@@ -32,7 +32,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Fail> {
     let mut charge = charge_of(args.trainer.as_deref(), &args.command)?;
     charge.set = settings(&args.set)?;
     charge.allow = allow(&args.allow)?;
-    (charge.ram, charge.vram) = (args.job.ram, args.vram);
+    (charge.ram, charge.vram) = (args.job.ram, args.job.vram);
     charge.length = args.length;
     charge.shape = args.shape.as_deref().map(|path| fs_err::canonicalize(path).or_usage()).transpose()?;
     let fitted = fit(&charge, !args.as_is)?;

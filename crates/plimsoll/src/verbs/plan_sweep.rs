@@ -18,6 +18,10 @@ const SIZE: (u32, u32) = (900, 540);
 /// Sweeps and prints.
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     let settings = Settings::resolve(&args.job)?;
+    if settings.card.is_some() {
+        return Err(Fail::usage("`--sweep` is of RAM, for a run on the CPU; expected no `--device` with it")
+            .hint("`plimsoll plan --device cuda --vram SIZE` plans one budget"));
+    }
     let (prepared, _, points) = prepare_and(&settings, Supervisor::Later, Path::new("."), Bound::default(), sweep)?;
     prepared.remarks.iter().for_each(render::talk);
     if points.is_empty() {

@@ -1,11 +1,13 @@
 //! `plimsoll probe`: the machine, and what a run may use of it. Facts, and one answer: whether swap would help.
 
+use plimsoll_engine::cuda::Card;
 use plimsoll_launch::swap::{Helps, SwapFacts, SwapVerdict, swap};
 use plimsoll_machine::{Bytes, Probe, Root, probe};
 use serde::Serialize;
 
 use crate::args::ProbeArgs;
-use crate::rates;
+use crate::card_rates::{self, KeptCard};
+use crate::rates::{self, Kept};
 use crate::render::{self, Fail, OrFail};
 use crate::swap_facts::swap_facts;
 
@@ -21,6 +23,16 @@ struct Found<'a> {
     swap_advice: Option<SwapVerdict>,
 }
 
+/// What is printed of rates for programs.
+#[derive(Serialize)]
+struct Measured<'a> {
+    #[serde(flatten)]
+    kept: &'a Kept,
+    /// Of the first card, where it can be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    card: Option<&'a KeptCard>,
+}
+
 /// Reads the machine once and prints it.
 pub fn run(args: &ProbeArgs) -> Result<(), Fail> {
     let root = Root::system();
@@ -29,7 +41,12 @@ pub fn run(args: &ProbeArgs) -> Result<(), Fail> {
         // As a job has them that says nothing of threads.
         let usable = std::thread::available_parallelism().map_or(1, usize::from);
         let kept = rates::measure(&root, args.threads.map_or(usable, usize::from))?;
-        return if args.json { render::json(&kept) } else { render::data(&kept) };
+        let card = Card::open(0).ok().map(|card| card_rates::measure(&card)).transpose()?;
+        return match (args.json, &card) {
+            (true, _) => render::json(&Measured { kept: &kept, card: card.as_ref() }),
+            (false, None) => render::data(&kept),
+            (false, Some(card)) => render::data(format!("{kept}\n{card}")),
+        };
     }
     let advice = swap_facts(&root).and_then(|facts| swap_advice(found.ram.total, &facts));
     if args.json {

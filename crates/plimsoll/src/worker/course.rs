@@ -26,9 +26,33 @@ pub enum Course {
 
 /// Decides on `now`, which was made with the choices of `earlier` where there is one.
 pub fn course(earlier: Option<&Plan>, now: &Plan) -> Course {
+    // Of a card's memory there is no more than its budget, whatever was promised before. On the CPU both are nothing.
+    if now.vram.peak > now.vram.budget {
+        return if earlier.is_some() { Course::PlanAnew } else { Course::Refuse };
+    }
+    // What others hold of the card is measured anew each time, and is no matter of the run's own work.
+    let on_card = |plan: &Plan| {
+        plan.vram.parts.iter().filter(|part| part.name != "context").map(|part| part.bytes).sum::<Bytes>()
+    };
     let same = |then: &Plan| {
-        (then.choices, then.snapshot, then.effective_batch, then.source_len, then.target_len, then.threads, then.simd)
-            == (now.choices, now.snapshot, now.effective_batch, now.source_len, now.target_len, now.threads, now.simd)
+        on_card(then) == on_card(now)
+            && (
+                then.choices,
+                then.snapshot,
+                then.effective_batch,
+                then.source_len,
+                then.target_len,
+                then.threads,
+                then.simd,
+            ) == (
+                now.choices,
+                now.snapshot,
+                now.effective_batch,
+                now.source_len,
+                now.target_len,
+                now.threads,
+                now.simd,
+            )
     };
     judge(earlier.map(|then| (&then.ram, same(then))), &now.ram, &now.disk)
 }
@@ -56,7 +80,7 @@ fn judge(then: Option<(&Footprint, bool)>, ram: &Footprint, disk: &Footprint) ->
 /// The earlier plan, under the budget of today.
 pub fn contract(earlier: Plan, now: &Plan) -> Plan {
     let ram = Footprint { budget: now.ram.budget, ..earlier.ram };
-    Plan { ram, smallest: now.smallest, disk: now.disk.clone(), ..earlier }
+    Plan { ram, smallest: now.smallest, disk: now.disk.clone(), vram: now.vram.clone(), ..earlier }
 }
 
 /// An earlier plan's choices: a run that goes on does exactly what it did.
@@ -66,11 +90,13 @@ pub fn pins_of(plan: &Plan) -> Pins {
         micro_batch: Some(c.micro_batch),
         recompute: Some(c.recompute),
         recompute_attention: Some(c.recompute_attention),
+        recompute_feed_forward: Some(c.recompute_feed_forward),
         loss_chunk: Some(c.loss_chunk),
         optimizer_in_backward: Some(c.optimizer_in_backward),
         loader_threads: Some(c.loader_threads),
         snapshot: Some(plan.snapshot),
         threads: Some(plan.threads),
+        lean: Some(c.lean),
     }
 }
 

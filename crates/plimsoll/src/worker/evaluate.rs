@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{Recipe, RowTexts, Sources, TextTokenizer, eval_batches, score};
-use plimsoll_engine::{Engine, GenerateOptions, Loss};
+use plimsoll_engine::{GenerateOptions, Loss, Stepper};
 use plimsoll_plan::batch::BatchShape;
 
 use crate::heap::{self, Role};
@@ -47,7 +47,7 @@ impl fmt::Display for Evaluation {
 /// Evaluates on `sources`; answers are generated for its first `answers` rows, or all. None: `stop` was asked between
 /// two batches, or two groups of answers, and said yes.
 pub fn evaluate(
-    engine: &mut Engine,
+    engine: &mut Stepper,
     sources: &Arc<Sources>,
     tokenizer: &Arc<TextTokenizer>,
     recipe: &Recipe,

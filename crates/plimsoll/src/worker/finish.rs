@@ -56,6 +56,13 @@ impl Run<'_> {
             "RAM: planned {planned}, measured peak {peak} ({share:.1} % of the plan), budget {}",
             plan.ram.budget
         ));
+        if plan.vram.peak > Bytes::ZERO {
+            let (planned, peak, budget) = (plan.vram.peak, summary.peak_vram_bytes, plan.vram.budget);
+            let share = peak.0 as f64 / planned.0 as f64 * 100.0;
+            render::talk(format!(
+                "VRAM: planned {planned}, measured peak {peak} ({share:.1} % of the plan), budget {budget}"
+            ));
+        }
         render::talk(format!("model: {}", model.display()));
         let prompt = shell_quoted(&example);
         render::talk(format!("try it: plimsoll generate {} --prompt {prompt}", self.folder.display()));
@@ -78,12 +85,19 @@ impl Run<'_> {
         more.insert("step_seconds".to_string(), tally.step_seconds.into());
         more.insert("data_seconds".to_string(), tally.data_seconds.into());
         more.insert("skipped_updates".to_string(), tally.skipped.into());
+        if let Some(card) = self.engine.card() {
+            // Of this process alone, as its own step time is.
+            more.insert("card_busy_seconds".to_string(), card.busy_seconds().into());
+            more.insert("card_step_seconds".to_string(), self.own_step_seconds.into());
+        }
         Summary {
             steps: self.step,
             final_loss: tally.last_loss,
             tokens_per_second: tally.tokens as f64 / tally.step_seconds.max(1e-9),
             planned_ram_bytes: plan.ram.peak,
             peak_ram_bytes: Bytes(tally.peak_ram),
+            planned_vram_bytes: plan.vram.peak,
+            peak_vram_bytes: Bytes(tally.peak_vram),
             wall_seconds: tally.wall_seconds,
             evals: self.evals.clone(),
             engine_allocations_after_first_step: Some(self.allocations),
@@ -91,7 +105,6 @@ impl Run<'_> {
             loader_heap_planned_bytes: Some(self.prepared.loader_planned),
             gflops: Some(flops / tally.step_seconds.max(1e-9) / 1e9),
             more,
-            ..Summary::default()
         }
     }
 }

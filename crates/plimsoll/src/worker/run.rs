@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{Cursor, Kind as DataKind, Loader, LoaderSettings};
-use plimsoll_engine::{Engine, MicroStep, NotFinite, Snapshot, Updated, Updates};
+use plimsoll_data::{BatchFacts, Cursor, DataError, Kind as DataKind, Loader, LoaderSettings};
+use plimsoll_engine::cuda::{CudaEngine, CudaOptions};
+use plimsoll_engine::{MicroStep, NotFinite, Snapshot, Stepper, Updated, Updates};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::program::Program;
@@ -25,6 +26,7 @@ use super::saver::{Saver, out_of_hand, worth_waiting};
 use super::weights::fill_weights;
 use crate::heap::{self, Role};
 use crate::prepare::{PREFETCH, Prepared, loader_hook};
+use crate::rates::cache_folder;
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
 
@@ -49,6 +51,9 @@ pub(super) struct Tally {
     pub skipped: u64,
     /// The highest sum of peaks so far, under the present plan.
     pub peak_ram: u64,
+    /// The highest use of the card, under the present plan.
+    #[serde(default)]
+    pub peak_vram: u64,
 }
 
 pub(super) struct Run<'a> {
@@ -57,7 +62,7 @@ pub(super) struct Run<'a> {
     pub prepared: Prepared,
     pub stop: StopFlag,
     news: Option<NewsWriter>,
-    pub engine: Engine,
+    pub engine: Stepper,
     pub layout: Arc<Layout>,
     pub journal: Journal,
     pub progress: Progress,
@@ -87,6 +92,10 @@ pub(super) struct Run<'a> {
     mute: bool,
     pub saver: Saver,
     pub looks: Looks,
+    /// Wall time of the training steps of this process.
+    pub own_step_seconds: f64,
+    /// The first batch of the next update, if it is in the slot already.
+    ahead: Option<Result<BatchFacts, DataError>>,
 }
 
 /// How the loop ended.
@@ -117,7 +126,8 @@ impl<'a> Run<'a> {
             Updates { optimizer: prepared.job.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
         tell(news.as_ref(), &planned(&prepared.plan, &program));
         let snapshot = prepared.plan.snapshot.then(|| Snapshot::take(&program)).transpose()?;
-        let mut engine = Engine::start(program, Some(updates))?;
+        let card = CudaOptions { cache: Some(cache_folder().join("kernels")), ..CudaOptions::default() };
+        let mut engine = Stepper::start(program, Some(updates), &card)?;
         let layout = Arc::new(Layout::of(&engine, &prepared));
         let mut looks = Looks::new(supervisor);
         let at_start = looks.sample(Moment::Start, 0, folder, &prepared.plan);
@@ -154,6 +164,8 @@ impl<'a> Run<'a> {
             mute: false,
             saver: Saver::new(snapshot),
             looks,
+            own_step_seconds: 0.0,
+            ahead: None,
         };
         match resumed {
             Some(state) => run.go_on(state),
@@ -190,7 +202,7 @@ impl<'a> Run<'a> {
             threads: plan.threads as u64,
             simd: format!("{:?}", plan.simd).to_lowercase(),
             planned_ram_bytes: plan.ram.peak,
-            planned_vram_bytes: Bytes::ZERO,
+            planned_vram_bytes: plan.vram.peak,
             facts: serde_json::Value::Null,
         };
         self.note(&event);
@@ -321,7 +333,6 @@ impl<'a> Run<'a> {
     fn train(&mut self, wall_before: f64, began: Instant) -> Result<End, Fail> {
         let mut loader = self.loader()?;
         self.between_phases();
-        let every = |n: Option<u64>, step: u64| n.is_some_and(|n| n > 0 && step.is_multiple_of(n));
         let end = loop {
             // Saved before it is evaluated: a run that dies there goes on with the evaluation.
             if let Err(fail) = self.save_if_due() {
@@ -354,7 +365,7 @@ impl<'a> Run<'a> {
                 break End::Lost(self.torn());
             }
             (self.step, self.unsaved) = (self.step + 1, true);
-            self.cursor = loader.cursor();
+            self.cursor = report.cursor;
             self.count(&report);
             self.tally.wall_seconds = wall_before + began.elapsed().as_secs_f64();
             self.show(&report);
@@ -388,7 +399,10 @@ impl<'a> Run<'a> {
                 return Ok(None);
             }
             let asked = Instant::now();
-            let facts = loader.next(self.engine.slot())?;
+            let facts = match self.ahead.take() {
+                Some(loaded) => loaded?,
+                None => loader.next(self.engine.slot())?,
+            };
             data_seconds += asked.elapsed().as_secs_f64();
             step = MicroStep { samples: facts.samples, first_sample: samples, ..step };
             self.engine.micro_step(step)?;
@@ -398,24 +412,45 @@ impl<'a> Run<'a> {
             tokens += facts.source_tokens + if documents { 0 } else { facts.target_tokens };
             truncated += facts.truncated as u64;
         }
-        let (loss, grad_norm, what) = match self.engine.finish_update(step)? {
+        let cursor = loader.cursor();
+        let (loads, ahead) = (self.may_load_ahead(), &mut self.ahead);
+        let busy = |engine: &Stepper| engine.card().map_or(0.0, CudaEngine::busy_seconds);
+        let (before, mut loading) = (busy(&self.engine), 0.0);
+        let updated = self.engine.finish_update(step, |slot| {
+            let asked = Instant::now();
+            *ahead = loads.then(|| loader.next(slot));
+            loading = asked.elapsed().as_secs_f64();
+        })?;
+        // Loading that the card was not busy for is waiting.
+        data_seconds += (loading - (busy(&self.engine) - before)).max(0.0);
+        let (loss, grad_norm, what) = match updated {
             Updated::Done { loss, norm } => (loss, Some(norm), Outcome::Done),
             Updated::Skipped { loss, what } => (loss, None, Outcome::Skipped(what)),
             Updated::Torn { loss } => (loss, None, Outcome::Torn),
         };
         let seconds = start.elapsed().as_secs_f64();
         let (loss, lr) = (loss.mean(), lr.unwrap_or(0.0));
-        Ok(Some(StepReport { loss, lr, grad_norm, tokens, truncated, seconds, data_seconds, what }))
+        Ok(Some(StepReport { loss, lr, grad_norm, tokens, truncated, seconds, data_seconds, what, cursor }))
+    }
+
+    /// Whether the batch after this update may be loaded while it is under way: nothing else is put into the slot before.
+    fn may_load_ahead(&self) -> bool {
+        let next = self.step + 1;
+        let evaluates = self.prepared.eval.is_some() && every(self.settings.eval_every, next);
+        next < self.prepared.steps && !evaluates && !self.stop.requested()
     }
 
     fn count(&mut self, report: &StepReport) {
         let tally = &mut self.tally;
         tally.tokens += report.tokens;
         tally.step_seconds += report.seconds;
+        self.own_step_seconds += report.seconds;
         tally.data_seconds += report.data_seconds;
         tally.truncated += report.truncated;
         match report.what {
             Outcome::Done => (tally.last_loss, self.skips) = (report.loss, 0),
+            // Of these there are only as many as the scale can be halved.
+            Outcome::Skipped(NotFinite::ScaledGradient) => tally.skipped += 1,
             Outcome::Skipped(_) | Outcome::Torn => {
                 tally.skipped += 1;
                 self.skips += 1;
@@ -455,7 +490,7 @@ impl<'a> Run<'a> {
     /// The end of a run whose steps change nothing any more.
     fn out_of_patience(&mut self, report: &StepReport) -> Option<Fail> {
         let Outcome::Skipped(what) = report.what else { return None };
-        if self.skips < self.settings.max_skips {
+        if what == NotFinite::ScaledGradient || self.skips < self.settings.max_skips {
             return None;
         }
         let fact =
@@ -515,6 +550,7 @@ fn told(what: NotFinite) -> &'static str {
     match what {
         NotFinite::Loss => "loss",
         NotFinite::Gradient => "gradient",
+        NotFinite::ScaledGradient => "gradient at the loss scale of f16, which is halved now,",
     }
 }
 
@@ -536,4 +572,11 @@ struct StepReport {
     seconds: f64,
     data_seconds: f64,
     what: Outcome,
+    /// Where the data of the next update begin.
+    cursor: Cursor,
+}
+
+/// Whether something that is done every so many steps is done after this one.
+fn every(n: Option<u64>, step: u64) -> bool {
+    n.is_some_and(|n| n > 0 && step.is_multiple_of(n))
 }

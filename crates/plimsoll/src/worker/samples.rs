@@ -29,6 +29,8 @@ pub(super) struct Looks {
     sampled: Instant,
     /// All processes, at the last look.
     pub ram: Bytes,
+    /// The card, at the last look.
+    vram: Option<Bytes>,
     /// This process, at the last look.
     ours: ProcessMemory,
     swap: SwapCost,
@@ -44,6 +46,7 @@ impl Looks {
             looked: None,
             sampled: Instant::now(),
             ram: Bytes::ZERO,
+            vram: None,
             ours: ProcessMemory::default(),
             swap: SwapCost::default(),
         }
@@ -60,6 +63,7 @@ impl Looks {
             swap_bytes: Some(ours.swap),
             disk_free_bytes: free,
             parts: parts(plan, &ours, &supervisor),
+            vram_bytes: self.vram,
             ..Seen::default()
         };
         Event::Sample { at, step, ram_bytes: ours.rss + supervisor.rss, seen }
@@ -83,6 +87,11 @@ impl Run<'_> {
             }
         }
         (looks.ram, looks.ours) = (ram, ours);
+        let used = self.engine.card().and_then(|card| card.used_now().ok()).map(Bytes);
+        // Others may have let go of theirs meanwhile; the arena is ours in any case.
+        let arena = self.engine.card().map_or(Bytes::ZERO, |card| Bytes(card.used().arena));
+        looks.vram = used.map(|used| used.saturating_sub(self.prepared.others_on_card).max(arena));
+        self.tally.peak_vram = self.tally.peak_vram.max(looks.vram.map_or(0, |vram| vram.0));
         self.tally.peak_ram = self.tally.peak_ram.max(peak.0);
     }
 

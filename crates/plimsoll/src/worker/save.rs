@@ -4,17 +4,15 @@
 //! what both are to the writer.
 
 use std::collections::HashMap;
-use std::io::BufReader;
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::{Cursor, DataFacts};
-use plimsoll_engine::{Engine, Snapshot};
+use plimsoll_engine::cuda::LossScale;
+use plimsoll_engine::{Snapshot, Stepper};
 use plimsoll_machine::Bytes;
-use plimsoll_model::{
-    Existing, ModelError, StoredView, TensorView, WeightFiles, save_adapter, save_model, write_safetensors,
-    write_stored,
-};
+use plimsoll_model::{Existing, ModelError, StoredTensor, WeightFiles, save_adapter, save_model, write_stored};
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::dtype::Dtype;
@@ -65,6 +63,9 @@ struct Facts {
     /// The last checkpoint that was made because the run was stopping.
     #[serde(default)]
     exit_step: Option<u64>,
+    /// Of a run in f16: what the loss is multiplied by, and since how many updates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    loss_scale: Option<(f32, u32)>,
 }
 
 impl Facts {
@@ -108,28 +109,35 @@ pub(super) struct Restored {
 
 /// What holds the tensors of a checkpoint.
 pub(super) trait Tensors {
-    /// A trained parameter, as it is stored.
-    fn param(&self, index: usize) -> &[u8];
-    fn state(&self, index: usize, nth: usize) -> &[f32];
+    /// Writes a trained parameter, as it is stored.
+    fn write_param(&self, index: usize, sink: &mut dyn Write) -> io::Result<()>;
+    /// Writes optimizer state.
+    fn write_state(&self, index: usize, nth: usize, sink: &mut dyn Write) -> io::Result<()>;
 }
 
-impl Tensors for Engine {
-    fn param(&self, index: usize) -> &[u8] {
-        self.param_bytes(index)
+impl Tensors for Stepper {
+    fn write_param(&self, index: usize, sink: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Stepper::Cpu(engine) => sink.write_all(engine.param_bytes(index)),
+            Stepper::Card(engine) => engine.write_param(index, sink),
+        }
     }
 
-    fn state(&self, index: usize, nth: usize) -> &[f32] {
-        Engine::state(self, index, nth)
+    fn write_state(&self, index: usize, nth: usize, sink: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Stepper::Cpu(engine) => sink.write_all(bytemuck::cast_slice(engine.state(index, nth))),
+            Stepper::Card(engine) => engine.write_state(index, nth, sink),
+        }
     }
 }
 
 impl Tensors for Snapshot {
-    fn param(&self, index: usize) -> &[u8] {
-        self.param_bytes(index)
+    fn write_param(&self, index: usize, sink: &mut dyn Write) -> io::Result<()> {
+        sink.write_all(self.param_bytes(index))
     }
 
-    fn state(&self, index: usize, nth: usize) -> &[f32] {
-        Snapshot::state(self, index, nth)
+    fn write_state(&self, index: usize, nth: usize, sink: &mut dyn Write) -> io::Result<()> {
+        sink.write_all(bytemuck::cast_slice(self.state(index, nth)))
     }
 }
 
@@ -141,35 +149,50 @@ struct Param {
     dtype: Dtype,
 }
 
+/// Optimizer state of a checkpoint.
+struct State {
+    name: String,
+    /// Parameter, and which of its states.
+    of: (usize, usize),
+    words: [usize; 1],
+}
+
 /// Names and shapes of the tensors of a checkpoint; the same over a whole run. What is only read is in the model's files.
 pub(super) struct Layout {
     params: Vec<Param>,
-    /// Name in the file, parameter, nth state.
-    states: Vec<(String, usize, usize)>,
+    states: Vec<State>,
     /// Of all tensors.
     bytes: Bytes,
 }
 
 impl Layout {
-    pub fn of(engine: &Engine, prepared: &Prepared) -> Layout {
-        let places = &engine.program().store.params;
+    pub fn of(engine: &Stepper, prepared: &Prepared) -> Layout {
+        let store = &engine.program().store;
+        let places = &store.params;
         let (mut params, mut states, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (index, place) in places.iter().enumerate().filter(|(_, place)| place.trained) {
             let (name, shape) = (place.param.name.clone(), place.param.shape.clone());
             for (nth, (kind, _)) in optimizer_state(&prepared.job.optimizer, &place.param).iter().enumerate() {
-                bytes += engine.state(index, nth).len() * 4;
-                states.push((format!("{name}.{kind}"), index, nth));
+                let words = store.tensors[place.state[nth].0 as usize].words;
+                bytes += words * 4;
+                states.push(State { name: format!("{name}.{kind}"), of: (index, nth), words: [words] });
             }
-            bytes += engine.param_bytes(index).len();
+            bytes += place.param.elements() * if engine.dtype(index) == Dtype::F32 { 4 } else { 2 };
             params.push(Param { index, name, shape, dtype: engine.dtype(index) });
         }
         Layout { params, states, bytes: Bytes(bytes as u64) }
     }
 
-    fn params<'a>(&'a self, from: &'a impl Tensors) -> Vec<StoredView<'a>> {
-        let view =
-            |p: &'a Param| StoredView { name: &p.name, shape: &p.shape, dtype: p.dtype, bytes: from.param(p.index) };
-        self.params.iter().map(view).collect()
+    fn write_params(&self, from: &impl Tensors, sink: &mut dyn Write) -> Result<u64, ModelError> {
+        let tensors: Vec<StoredTensor<'_>> =
+            self.params.iter().map(|p| StoredTensor { name: &p.name, shape: &p.shape, dtype: p.dtype }).collect();
+        write_stored(sink, &tensors, |nth, sink| from.write_param(self.params[nth].index, sink))
+    }
+
+    fn write_states(&self, from: &impl Tensors, sink: &mut dyn Write) -> Result<u64, ModelError> {
+        let tensors: Vec<StoredTensor<'_>> =
+            self.states.iter().map(|s| StoredTensor { name: &s.name, shape: &s.words, dtype: Dtype::F32 }).collect();
+        write_stored(sink, &tensors, |nth, sink| from.write_state(self.states[nth].of.0, self.states[nth].of.1, sink))
     }
 }
 
@@ -206,6 +229,7 @@ impl Content {
             best_step: best.map(|best| best.step),
             best_loss: best.map(|best| best.loss),
             exit_step,
+            loss_scale: run.engine.loss_scale().map(|LossScale { scale, good }| (scale, good)),
         };
         Ok(Content {
             step: run.step,
@@ -227,17 +251,11 @@ impl Content {
     pub fn write(&self, tensors: &impl Tensors, waiting: &[u64]) -> Result<(PathBuf, Bytes), Fail> {
         fs_err::create_dir_all(&self.dir)?;
         room_for(&self.dir, self.bytes())?;
-        let weights = self.layout.params(tensors);
-        let states: Vec<(&str, &[f32])> =
-            self.layout.states.iter().map(|(name, i, nth)| (name.as_str(), tensors.state(*i, *nth))).collect();
-        let shapes: Vec<[usize; 1]> = states.iter().map(|(_, data)| [data.len()]).collect();
-        let view = |((name, data), shape)| TensorView { name, shape, data };
-        let state: Vec<TensorView> =
-            states.iter().zip(&shapes).map(|((name, data), shape)| view(((*name, *data), &shape[..]))).collect();
         let mut writer = checkpoint::Writer::begin(&self.dir, self.step)?;
-        writer.file(WEIGHTS, |sink| write_stored(sink, &weights).map(drop).map_err(std::io::Error::other))?;
-        writer.file(OPTIMIZER, |sink| write_safetensors(sink, &[], &state).map(drop).map_err(std::io::Error::other))?;
-        writer.file(EVALS, |sink| serde_json::to_writer(sink, &self.evals).map_err(std::io::Error::from))?;
+        let layout = &self.layout;
+        writer.file(WEIGHTS, |sink| layout.write_params(tensors, sink).map(drop).map_err(io::Error::other))?;
+        writer.file(OPTIMIZER, |sink| layout.write_states(tensors, sink).map(drop).map_err(io::Error::other))?;
+        writer.file(EVALS, |sink| serde_json::to_writer(sink, &self.evals).map_err(io::Error::from))?;
         let written = writer.bytes();
         let path = writer.finish(self.facts.clone())?;
         let mut protected = self.protected.clone();
@@ -261,7 +279,7 @@ pub(super) fn best(evals: &[EvalResult]) -> Option<&EvalResult> {
 /// Fills the engine from the newest whole checkpoint, if there is one.
 pub(super) fn load(
     folder: &Path,
-    engine: &mut Engine,
+    engine: &mut Stepper,
     prepared: &Prepared,
     layout: &Layout,
     seed: u64,
@@ -287,21 +305,29 @@ pub(super) fn load(
     same_data(manifest.step, &facts.data, prepared.sources.facts())?;
     let weights = WeightFiles::open_file(manifest.path().join(WEIGHTS)).or_usage()?;
     for Param { index, name, .. } in &layout.params {
-        engine.fill_param(*index, |first, out| weights.fill_part(name, first, out)).or_usage()?;
+        engine.fill_param(*index, |first, out| weights.fill_part(name, first, out))?.or_usage()?;
     }
     fill_frozen(engine, prepared, seed)?;
     if !layout.states.is_empty() {
         let state = WeightFiles::open_file(manifest.path().join(OPTIMIZER)).or_usage()?;
-        for (name, index, nth) in &layout.states {
-            state.fill(name, engine.state_mut(*index, *nth)).or_usage()?;
+        for State { name, of: (index, nth), .. } in &layout.states {
+            engine.fill_state(*index, *nth, |first, out| state.fill_part(name, first, out))?.or_usage()?;
         }
     }
     let evals = serde_json::from_reader(BufReader::new(manifest.open_file(EVALS).or_usage()?)).or_usage()?;
     let changes = facts.changes(&prepared.plan, seed);
-    let Facts { cursor, mut tally, eval_due, planned_ram, exit_step, .. } = facts;
+    let Facts { cursor, mut tally, eval_due, planned_ram, exit_step, loss_scale, .. } = facts;
+    if let Some((scale, good)) = loss_scale {
+        let scale = LossScale { scale, good };
+        if !scale.is_valid() {
+            let fact = format!("the checkpoint of step {} has a loss scale that no run has: {scale:?}", manifest.step);
+            return Err(Fail::usage(fact));
+        }
+        engine.set_loss_scale(scale);
+    }
     if planned_ram != prepared.plan.ram.peak {
         // Planned and measured belong together: what was measured under another plan says nothing about this one.
-        tally.peak_ram = 0;
+        (tally.peak_ram, tally.peak_vram) = (0, 0);
     }
     let path = manifest.path().to_path_buf();
     Ok(Some(Restored { step: manifest.step, cursor, tally, evals, eval_due, exit_step, path, changes }))
@@ -328,14 +354,23 @@ pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
     let params = &engine.program().store.params;
     let places: HashMap<&str, usize> =
         params.iter().enumerate().map(|(index, place)| (place.param.name.as_str(), index)).collect();
+    // What the engine says of a failed read stands for what the writer makes of it.
+    let lost = std::cell::Cell::new(None);
     let mut read = |name: &str, first: usize, out: &mut [f32]| -> Result<(), ModelError> {
         let index = places.get(name).ok_or_else(|| ModelError::NotGiven { tensor: name.into() })?;
-        engine.read_param(*index, first, out);
-        Ok(())
+        // What is only read may be held in fewer bits on a card than its file has.
+        if let (Some(files), false, Some(_)) = (&run.prepared.weights, params[*index].trained, engine.card()) {
+            return files.fill_part(name, first, out);
+        }
+        engine.read_param(*index, first, out).map_err(|e| {
+            lost.set(Some(e));
+            ModelError::NotGiven { tensor: name.into() }
+        })
     };
     if let TrainSpec::Lora(lora) = &run.prepared.job.train {
         let base = folder.dir().to_string_lossy();
-        return Ok(save_adapter(dir, lora, folder.spec(), &base, &mut read, folder.dir(), Existing::Replace)?);
+        let saved = save_adapter(dir, lora, folder.spec(), &base, &mut read, folder.dir(), Existing::Replace);
+        return lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()));
     }
     // A model whose every matrix was stored in bf16 loses nothing by being written so.
     let halves = params.iter().enumerate().filter(|(_, p)| p.param.shape.len() > 1);
@@ -343,5 +378,6 @@ pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
         true => Dtype::Bf16,
         false => Dtype::F32,
     };
-    Ok(save_model(dir, folder.config(), folder.spec(), dtype, &mut read, folder.dir(), Existing::Replace)?)
+    let saved = save_model(dir, folder.config(), folder.spec(), dtype, &mut read, folder.dir(), Existing::Replace);
+    lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()))
 }

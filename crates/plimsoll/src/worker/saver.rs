@@ -107,7 +107,7 @@ impl Run<'_> {
     }
 
     fn save(&mut self, reason: SaveReason) -> Result<(), Fail> {
-        if !self.engine.weights_are_finite() {
+        if !self.engine.weights_are_finite()? {
             let fact = format!("the weights after step {} are not all finite numbers; they are not saved", self.step);
             return Err(self.not_finite(fact));
         }
@@ -119,7 +119,7 @@ impl Run<'_> {
         let waiting = self.not_mirrored();
         let background = matches!(reason, SaveReason::Steps | SaveReason::Time | SaveReason::BeforeEval);
         if background && let Some(mut snapshot) = self.saver.snapshot.take() {
-            snapshot.fill(&self.engine);
+            self.engine.copy_to(&mut snapshot)?;
             let step = content.step;
             let write = move || {
                 let written = content.write(&snapshot, &waiting);

@@ -1,6 +1,6 @@
 //! The first weights of a run: read from the model's files, or drawn.
 
-use plimsoll_engine::Engine;
+use plimsoll_engine::Stepper;
 use plimsoll_model::ModelError;
 use plimsoll_model::init::fill_random_part;
 use plimsoll_plan::tape::ParamPlace;
@@ -13,16 +13,21 @@ use crate::render::{Fail, OrFail};
 const CHUNK: usize = 1 << 16;
 
 /// Fills every parameter.
-pub fn fill_weights(engine: &mut Engine, prepared: &Prepared, seed: u64) -> Result<(), Fail> {
+pub fn fill_weights(engine: &mut Stepper, prepared: &Prepared, seed: u64) -> Result<(), Fail> {
     fill(engine, prepared, seed, |_| true)
 }
 
 /// Fills what is only read: a checkpoint has the rest.
-pub fn fill_frozen(engine: &mut Engine, prepared: &Prepared, seed: u64) -> Result<(), Fail> {
+pub fn fill_frozen(engine: &mut Stepper, prepared: &Prepared, seed: u64) -> Result<(), Fail> {
     fill(engine, prepared, seed, |place| !place.trained)
 }
 
-fn fill(engine: &mut Engine, prepared: &Prepared, seed: u64, wanted: impl Fn(&ParamPlace) -> bool) -> Result<(), Fail> {
+fn fill(
+    engine: &mut Stepper,
+    prepared: &Prepared,
+    seed: u64,
+    wanted: impl Fn(&ParamPlace) -> bool,
+) -> Result<(), Fail> {
     for index in 0..engine.program().store.params.len() {
         let place = &engine.program().store.params[index];
         if !wanted(place) {
@@ -43,7 +48,7 @@ fn fill(engine: &mut Engine, prepared: &Prepared, seed: u64, wanted: impl Fn(&Pa
                 }
             }
         };
-        engine.fill_param(index, read).or_usage()?;
+        engine.fill_param(index, read)?.or_usage()?;
     }
     Ok(())
 }

@@ -68,5 +68,6 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
         held: None,
         saves: true,
         loader: &loader,
+        card: None,
     }
 }

@@ -55,7 +55,9 @@ impl Ended {
 /// Runs `plimsoll VERB FLAGS... MORE...`, in a cgroup where one is given.
 pub fn plimsoll(verb: &str, flags: &Flags, more: &[&str], talk: &Path, cgroup: Option<&Cgroup>) -> Ended {
     let (out, err) = (talk.join("stdout"), talk.join("stderr"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    // On a machine without a toolchain the program is where it was carried to.
+    let carried = std::env::var_os("PLIMSOLL_BINARY");
+    let mut command = Command::new(carried.unwrap_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into()));
     command.arg(verb).args(flags.args()).args(more).stdin(Stdio::null());
     command.stdout(fs_err::File::create(&out).unwrap().into_file());
     command.stderr(fs_err::File::create(&err).unwrap().into_file());

@@ -102,7 +102,9 @@ impl Workshop {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        // On a machine without a toolchain the program is where it was carried to.
+        let carried = std::env::var_os("PLIMSOLL_BINARY");
+        let mut command = Command::new(carried.unwrap_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into()));
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
         command
     }

@@ -71,8 +71,9 @@ function evaluation({ step, bleu, exact }) {
   return [`at step ${count(step)}`, ...more].filter(Boolean).join(", ");
 }
 
-function pressure({ swap_bytes, stall_some }) {
+function pressure({ swap_bytes, vram_bytes, stall_some }) {
   const said = [];
+  if (vram_bytes) said.push(`VRAM ${bytes(vram_bytes)}`);
   if (swap_bytes) said.push(`swap ${bytes(swap_bytes)}`);
   if (stall_some !== null && stall_some !== undefined) said.push(`stalled ${figure(stall_some)} %`);
   return said.join(", ");

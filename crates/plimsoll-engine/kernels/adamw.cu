@@ -1,0 +1,2 @@
+// AdamW with moments in f32; the kernel is in `adamw.cuh`.
+#include "adamw.cuh"
