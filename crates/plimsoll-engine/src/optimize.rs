@@ -78,29 +78,8 @@ pub(crate) fn update(
             let buffer = if *momentum == 0.0 { &mut [] } else { next() };
             sgd(cores, &step, weight, grad, buffer);
         }
-        OptimizerSpec::Adafactor {
-            lr,
-            eps,
-            clip_threshold,
-            decay_rate,
-            beta1,
-            weight_decay,
-            scale_parameter,
-            relative_step,
-            warmup_init,
-        } => {
-            let step = AdafactorStep {
-                lr: if *relative_step { None } else { step.lr.or(*lr) },
-                eps: *eps,
-                clip_threshold: *clip_threshold,
-                decay_rate: *decay_rate,
-                beta1: *beta1,
-                weight_decay: *weight_decay,
-                scale_parameter: *scale_parameter,
-                warmup_init: *warmup_init,
-                step: number,
-                grad_scale,
-            };
+        OptimizerSpec::Adafactor { beta1, .. } => {
+            let step = AdafactorStep::of(optimizer, step.lr, number, grad_scale).expect("it is this optimizer");
             let moment =
                 if matrix { SecondMoment::Factored { row: next(), col: next() } } else { SecondMoment::Whole(next()) };
             let average = beta1.map(|_| next());

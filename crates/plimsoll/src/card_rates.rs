@@ -11,7 +11,7 @@ use plimsoll_plan::dtype::Dtype;
 use plimsoll_recover::atomic_write;
 use serde::{Deserialize, Serialize};
 
-use crate::rates::cache_folder;
+use crate::rates::{cache_folder, write_rates};
 use crate::render::{Fail, OrFail};
 
 /// What rates depend on.
@@ -94,10 +94,7 @@ impl fmt::Display for KeptCard {
             ("from the card", bf16.from_card / 1e9, "GB/s"),
             ("launches", bf16.launches / 1e6, "M/s"),
         ];
-        for (name, rate, unit) in lines {
-            writeln!(f, "  {name:<16}{rate:>9.2} {unit}")?;
-        }
-        write!(f, "kept in {}: plans are made with them", file().display())
+        write_rates(f, &lines, &file())
     }
 }
 

@@ -104,11 +104,16 @@ impl fmt::Display for Kept {
             ("dropout", rates.drops / 1e9, "G numbers/s"),
             ("calls", rates.calls / 1e6, "M/s"),
         ];
-        for (name, rate, unit) in lines {
-            writeln!(f, "  {name:<16}{rate:>9.2} {unit}")?;
-        }
-        write!(f, "kept in {}: plans are made with them", file(key.threads).display())
+        write_rates(f, &lines, &file(key.threads))
     }
+}
+
+/// Rates (name, number, unit), a line each, and where they are kept.
+pub(crate) fn write_rates(f: &mut fmt::Formatter<'_>, lines: &[(&str, f64, &str)], file: &Path) -> fmt::Result {
+    for (name, rate, unit) in lines {
+        writeln!(f, "  {name:<16}{rate:>9.2} {unit}")?;
+    }
+    write!(f, "kept in {}: plans are made with them", file.display())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use plimsoll_plan::op::REDUCE_CHUNKS;
+use plimsoll_plan::train::OptimizerSpec;
 
 use super::Cores;
 use super::weight::{SharedWeight, WeightMut};
@@ -39,18 +40,55 @@ pub struct AdafactorStep {
 }
 
 impl AdafactorStep {
+    /// Update `step`, from 1, as the spec has it; none where that is another optimizer's.
+    pub fn of(spec: &OptimizerSpec, scheduled: Option<f64>, step: u64, grad_scale: f32) -> Option<AdafactorStep> {
+        let OptimizerSpec::Adafactor {
+            lr,
+            eps,
+            clip_threshold,
+            decay_rate,
+            beta1,
+            weight_decay,
+            scale_parameter,
+            relative_step,
+            warmup_init,
+        } = *spec
+        else {
+            return None;
+        };
+        let lr = if relative_step { None } else { scheduled.or(lr) };
+        let of = AdafactorStep {
+            lr,
+            eps,
+            clip_threshold,
+            decay_rate,
+            beta1,
+            weight_decay,
+            scale_parameter,
+            warmup_init,
+            step,
+            grad_scale,
+        };
+        Some(of)
+    }
+
     /// Weight of the old second moment.
-    fn beta2(&self) -> f64 {
+    pub fn beta2(&self) -> f64 {
         1.0 - (self.step as f64).powf(self.decay_rate)
+    }
+
+    /// The learning rate, whatever the parameter.
+    pub fn base_rate(&self) -> f64 {
+        let step = self.step as f64;
+        self.lr.unwrap_or_else(|| {
+            let least = if self.warmup_init { 1e-6 * step } else { 1e-2 };
+            least.min(1.0 / step.sqrt())
+        })
     }
 
     /// The learning rate for a parameter with this root mean square.
     fn rate(&self, rms: f64) -> f64 {
-        let step = self.step as f64;
-        let base = self.lr.unwrap_or_else(|| {
-            let least = if self.warmup_init { 1e-6 * step } else { 1e-2 };
-            least.min(1.0 / step.sqrt())
-        });
+        let base = self.base_rate();
         if self.scale_parameter { base * rms.max(self.eps[1]) } else { base }
     }
 }

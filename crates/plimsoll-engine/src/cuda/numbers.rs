@@ -3,6 +3,7 @@
 use plimsoll_plan::train::OptimizerSpec;
 
 use super::call::Step;
+use crate::cpu::adafactor::AdafactorStep;
 
 /// Writes the numbers of update `update` (from 0) into the step.
 pub(crate) fn set_numbers(step: &mut Step, optimizer: &OptimizerSpec, update: u64, scheduled: Option<f64>) {
@@ -28,32 +29,17 @@ pub(crate) fn set_numbers(step: &mut Step, optimizer: &OptimizerSpec, update: u6
             let (keep, take) = if update == 0 { (0.0, 1.0) } else { (*momentum, 1.0 - dampening) };
             put(&[lr, *weight_decay, keep, take, *momentum, f64::from(u8::from(*nesterov))]);
         }
-        OptimizerSpec::Adafactor {
-            lr,
-            eps,
-            clip_threshold,
-            decay_rate,
-            beta1,
-            weight_decay,
-            scale_parameter,
-            relative_step,
-            warmup_init,
-        } => {
-            let given = if *relative_step { None } else { scheduled.or(*lr) };
-            let rate = given.unwrap_or_else(|| {
-                let least = if *warmup_init { 1e-6 * number } else { 1e-2 };
-                least.min(1.0 / number.sqrt())
-            });
-            let beta2 = 1.0 - number.powf(*decay_rate);
+        OptimizerSpec::Adafactor { .. } => {
+            let of = AdafactorStep::of(optimizer, scheduled, update + 1, 1.0).expect("it is this optimizer");
             step.rates = [
-                rate,
-                eps[0],
-                eps[1],
-                *clip_threshold,
-                beta2,
-                *weight_decay,
-                beta1.unwrap_or(0.0),
-                f64::from(u8::from(*scale_parameter)),
+                of.base_rate(),
+                of.eps[0],
+                of.eps[1],
+                of.clip_threshold,
+                of.beta2(),
+                of.weight_decay,
+                of.beta1.unwrap_or(0.0),
+                f64::from(u8::from(of.scale_parameter)),
             ];
         }
     }
