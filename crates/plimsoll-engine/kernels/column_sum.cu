@@ -1,7 +1,7 @@
 // `grad (+)= sum over rows` of strided columns, and a bias added to rows.
 //
 // column_sum_partial(dy, stride, partial, width, rows)              (ceil(width / 64), chunks) of 256
-// sum_partials(partial, chunks, width, grad, write, step)           ceil(width / 256) of 256
+// sum_partials(partial, chunks, width, grad, write, step)           ceil(width / 32) of 256
 // bias_add(bias, out, stride, width, rows)                          any grid of 256
 #include "columns.cuh"
 #include "step.cuh"
@@ -13,10 +13,19 @@ KERNEL column_sum_partial(const ACT *dy, u32 stride, float *partial, u32 width, 
 }
 
 KERNEL sum_partials(const float *partial, u32 chunks, u32 width, GRD *grad, u32 write, const Step *step) {
-    const u32 col = blockIdx.x * blockDim.x + threadIdx.x;
-    if (col >= width) return;
-    float sum = adds(write, step) ? wide(grad[col]) : 0.0f;
-    for (u32 chunk = 0; chunk < chunks; chunk++) sum += partial[(u64)chunk * width + col];
+    __shared__ float sums[8][32];
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
+    float sum = 0.0f;
+    if (col < width) {
+#pragma unroll 8
+        for (u32 chunk = warp; chunk < chunks; chunk += 8) sum += partial[(u64)chunk * width + col];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || col >= width) return;
+    sum = adds(write, step) ? wide(grad[col]) : 0.0f;
+#pragma unroll
+    for (u32 w = 0; w < 8; w++) sum += sums[w][lane];
     narrow(sum, grad[col]);
 }
 

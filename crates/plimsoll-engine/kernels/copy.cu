@@ -1,7 +1,7 @@
 // Copies, and zeroes where something is to begin at zero.
 //
 // copy_columns(from, from_stride, to, to_stride, width, rows)            any grid of 256
-// clear_tail(x, stride, width, rows, max_rows)                           any grid of 256
+// clear_tails(x, x_stride, x_width, y, y_stride, y_width, rows, max_rows)  (any, 1 for x alone, 2 for both) of 256
 // clear(words, count, write, step)                                       any grid of 256
 // gather_rows(from, index, to, width, first, limit, count)               any grid of 256
 // scatter_rows(from, index, to, width, first, limit, count)              any grid of 256
@@ -18,13 +18,15 @@ KERNEL copy_columns(const ACT *from, u32 from_stride, ACT *to, u32 to_stride, u3
     });
 }
 
-KERNEL clear_tail(ACT *x, u32 stride, u32 width, const u32 *rows, u32 max_rows) {
+KERNEL clear_tails(ACT *x, u32 x_stride, u32 x_width, ACT *y, u32 y_stride, u32 y_width, const u32 *rows, u32 max_rows) {
     const u32 count = *rows;
     if (count >= max_rows) return;
-    each_piece(width % VEC == 0 && stride % VEC == 0 && whole(x), max_rows - count, width, [&](auto v, u32 row, u32 col) {
+    ACT *const to = blockIdx.y == 0 ? x : y;
+    const u32 stride = blockIdx.y == 0 ? x_stride : y_stride, width = blockIdx.y == 0 ? x_width : y_width;
+    each_piece(width % VEC == 0 && stride % VEC == 0 && whole(to), max_rows - count, width, [&](auto v, u32 row, u32 col) {
         constexpr int V = decltype(v)::value;
         const float zeros[V] = {};
-        store<V>(x + (u64)(count + row) * stride + col, zeros);
+        store<V>(to + (u64)(count + row) * stride + col, zeros);
     });
 }
 

@@ -4,6 +4,8 @@
 // norm_residual_forward(x, y, weight, rstd, out, width, eps, rows, of_y, of_out, step)      ceil(max_rows / 8) of 256
 // norm_apply(x, weight, rstd, out, width, rows, drop, step)                                 ceil(max_rows / 8) of 256
 // norm_backward(dy, x, weight, rstd, dx, add, width, rows)                                  ceil(max_rows / 8) of 256
+// norm_backward_both(dy, x, weight, rstd, dx, add, partial, width, rows)                    as many blocks of 256 as `partial` has
+//     rows; then `sum_partials`. `width` up to 1024, in whole pieces of 16 bytes, as are the tensors; `dx` may be `dy`.
 // norm_weight_partial(dy, x, rstd, partial, width, rows)                                    (ceil(width / 64), chunks) of 256
 #include "columns.cuh"
 #include "philox.cuh"
@@ -126,4 +128,87 @@ KERNEL norm_weight_partial(const ACT *dy, const ACT *x, const float *rstd, float
 #pragma unroll
         for (int i = 0; i < V; i++) out[i] *= value[i] * rstd[row];
     });
+}
+
+/// Columns that a lane of `norm_backward_both` holds at most.
+#define HELD 32
+/// Blocks of it that a processor of the card takes at a time: what is held is as it lies in memory, 16 registers a row in 16 bits.
+#define SIDE_BY_SIDE (sizeof(ACT) == 2 ? 2 : 1)
+
+/// A piece of a row as it lies in memory.
+union alignas(16) Raw {
+    ACT of[VEC];
+    u32 words[4];
+};
+
+/// Keeps the compiler from holding a piece as floats, twice the registers, between two uses.
+HERE void forget(Raw &piece) {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+r"(piece.words[i]));
+#endif
+}
+
+KERNEL __launch_bounds__(256, SIDE_BY_SIDE) norm_backward_both(const ACT *dy, const ACT *x, const WGT *weight, const float *rstd, ACT *dx,
+                                                               u32 add, float *partial, u32 width, const u32 *rows) {
+    __shared__ float sums[8][32 * HELD];
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const Chunk chunk = chunk_of(*rows, blockIdx.x, gridDim.x);
+    constexpr int V = VEC, N = HELD / V;
+    float mine[N][V] = {};
+    for (u32 row = chunk.first + warp; row < chunk.end; row += 8) {
+        const u64 at = (u64)row * width;
+        const float inverse = rstd[row];
+        // All that is read of memory is asked for before any of it is used.
+        Raw d[N] = {}, h[N] = {}, before[N] = {};
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const u32 col = (n * 32 + lane) * V;
+            if (col < width) {
+                d[n] = *reinterpret_cast<const Raw *>(dy + at + col);
+                h[n] = *reinterpret_cast<const Raw *>(x + at + col);
+                if (add) before[n] = *reinterpret_cast<const Raw *>(dx + at + col);
+            }
+        }
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const u32 col = (n * 32 + lane) * V;
+            float w[V] = {};
+            if (col < width) load<V>(weight + col, w);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                const float product = wide(d[n].of[i]) * (wide(h[n].of[i]) * inverse);
+                mine[n][i] += product;
+                sum = fmaf(product, w[i], sum);
+            }
+        }
+        const float mean = warp_sum(sum) / (float)width;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const u32 col = (n * 32 + lane) * V;
+            if (col >= width) continue;
+            float w[V], out[V];
+            load<V>(weight + col, w);
+            forget(d[n]);
+            forget(h[n]);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                out[i] = inverse * (wide(d[n].of[i]) * w[i] - wide(h[n].of[i]) * inverse * mean) + wide(before[n].of[i]);
+            }
+            store<V>(dx + at + col, out);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < V; i++) sums[warp][(n * 32 + lane) * V + i] = mine[n][i];
+    }
+    __syncthreads();
+    for (u32 col = threadIdx.x; col < width; col += 256) {
+        float all = 0.0f;
+#pragma unroll
+        for (u32 w = 0; w < 8; w++) all += sums[w][col];
+        partial[(u64)blockIdx.x * width + col] = all;
+    }
 }

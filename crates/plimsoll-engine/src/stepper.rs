@@ -117,17 +117,18 @@ impl Stepper {
         }
     }
 
-    /// Ends an update. While a card is at it, `meanwhile` is called, which may fill the slot; a CPU has no time to spare.
+    /// Ends an update. While a card is at it, `meanwhile` is called, which may fill its slot, and begin the next update where
+    /// [`CudaEngine::may_run_ahead`]; a CPU has no time to spare.
     pub fn finish_update(
         &mut self,
         step: MicroStep,
-        meanwhile: impl FnOnce(BatchSlot<'_>),
+        meanwhile: impl FnOnce(&mut CudaEngine),
     ) -> Result<Updated, EngineError> {
         match self {
             Stepper::Cpu(engine) => engine.finish_update(step),
             Stepper::Card(engine) => {
                 engine.end_update(step)?;
-                meanwhile(engine.slot());
+                meanwhile(engine);
                 engine.collect()
             }
         }

@@ -152,6 +152,16 @@ pub fn row_chunks(rows: usize) -> usize {
     rows.div_ceil(128).clamp(1, 64)
 }
 
+/// Chunks of rows where both gradients of an RMS norm come in one pass: a block takes a chunk, and a card has room for some hundreds.
+pub fn norm_chunks(rows: usize) -> usize {
+    rows.div_ceil(32).clamp(1, 256)
+}
+
+/// Whether that is done for rows of a width: a warp holds one, in whole pieces.
+pub fn norm_in_one_pass(width: usize) -> bool {
+    width <= 1024 && width.is_multiple_of(8)
+}
+
 /// Chunks of the gradient of a head norm's weight.
 pub const HEAD_NORM_CHUNKS: usize = 256;
 /// Numbers of a gradient that one partial sum of squares covers, where gradients are kept.
@@ -205,7 +215,10 @@ fn op_scratch(op: &Op, tape: &Tape, store: &Store, rows: &MaxRows, form: &CudaFo
         | Op::LossOnly { weight, .. } => panel_words(store, *weight, form),
         Op::Embed { positions, .. } => positions.map_or(0, |id| aligned(store.elements[id.0 as usize])),
         Op::EmbedBackward { side, .. } => 3 * aligned(rows.of(*side)),
-        Op::NormBackward { side, width, .. } => 2 * aligned(row_chunks(rows.of(*side)) * width),
+        Op::NormBackward { side, width, .. } => {
+            let both = if norm_in_one_pass(*width) { norm_chunks(rows.of(*side)) } else { 0 };
+            aligned(both * width).max(2 * aligned(row_chunks(rows.of(*side)) * width))
+        }
         Op::HeadNormBackward { width, .. } => aligned(HEAD_NORM_CHUNKS * width),
         Op::ColumnSum { side, width, .. } => aligned(row_chunks(rows.of(*side)) * width),
         Op::AttentionBackward { shape, dbias, .. } => {

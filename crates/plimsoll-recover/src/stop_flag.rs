@@ -55,6 +55,11 @@ impl StopFlag {
         self.0.save.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether anything is asked for that is done between two steps.
+    pub fn asks_anything(&self) -> bool {
+        self.requested() || self.0.save.load(Ordering::Relaxed)
+    }
+
     /// Asks for a stop from inside the process.
     pub fn request(&self) {
         self.0.stop.store(true, Ordering::Relaxed);

@@ -122,7 +122,7 @@ def test_sort_of_many_ids():
 
 def sum_columns(partial, chunks, width, start=None):
     grad = store(np.full(width, 0.0 if start is None else start), "float")
-    Module("column_sum.cu").run("sum_partials", -(-width // 256), partial, chunks, width, grad, 0 if start is None else 2, a_step())
+    Module("column_sum.cu").run("sum_partials", -(-width // 32), partial, chunks, width, grad, 0 if start is None else 2, a_step())
     return grad
 
 
@@ -148,6 +148,14 @@ def test_norm():
         partial = store(np.zeros((5, width)), "float")
         module.run("norm_weight_partial", (-(-width // 64), 5), dy, x, rstd, partial, width, rows.rows)
         close("norm dweight", sum_columns(partial, 5, width, 1.5), 1.5 + (dys * hat).sum(0))
+        if width % 8 == 0:
+            inplace, partial = store(dy, ""), store(np.full((3, width), np.nan), "float")
+            module.run("norm_backward_both", 3, inplace, x, weight, rstd, inplace, 0, partial, width, rows.rows)
+            close("norm dx in place", read(inplace, kind), want - before, kind)
+            close("norm dweight with it", sum_columns(partial, 3, width, 1.5), 1.5 + (dys * hat).sum(0))
+            dx = store(before, kind)
+            module.run("norm_backward_both", 3, dy, x, weight, rstd, dx, 1, partial, width, rows.rows)
+            close("norm dx with dweight", read(dx, kind), want, kind)
         module.run("norm_residual_forward", 2, x, y, weight, rstd, out, width, eps, rows.rows, rows.drop(), NONE, step)
         both = xs + read(given, kind) * rows.factors(step, width)
         close("residual", read(y, kind), both, kind)
@@ -295,8 +303,13 @@ def test_copies():
         assert (to[:9, :width] == x[:, :width]).all() and not to[9:].any() and not to[:, width:].any()
         x = store(normal(12, width), kind)
         kept = x.copy()
-        module.run("clear_tail", 2, x, width, width, rows.rows, 12)
+        module.run("clear_tails", 2, x, width, width, None, 0, 0, rows.rows, 12)
         assert (x[:9] == kept[:9]).all() and not x[9:].any()
+        x, y = store(normal(12, width), kind), store(normal(12, width + 8), kind)
+        kept, other = x.copy(), y.copy()
+        module.run("clear_tails", (2, 2), x, width, width, y, width + 8, width, rows.rows, 12)
+        assert (x[:9] == kept[:9]).all() and not x[9:].any()
+        assert (y[:9] == other[:9]).all() and not y[9:, :width].any() and (y[9:, width:] == other[9:, width:]).all()
         index, count = store(np.array([1, 4, 5, 8], np.uint32), ""), store(np.array([4], np.uint32), "")
         side = store(np.full((3, width), np.nan), kind)
         module.run("gather_rows", 2, x, index, side, width, 2, 3, count)

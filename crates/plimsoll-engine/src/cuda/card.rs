@@ -30,6 +30,9 @@ unsafe impl Send for Card {}
 /// Takes from the context what no kernel of ours needs: stacks for calls that are not inlined, a heap, a buffer for prints.
 /// Stacks alone are one for every thread that the card can run at a time: on an H200, 1024 bytes each are 248 MiB more than 64.
 fn shrink_limits() {
+    if std::env::vars_os().any(|(name, _)| WATCHED.iter().any(|begin| name.to_string_lossy().starts_with(begin))) {
+        return;
+    }
     use sys::CUlimit_enum::{CU_LIMIT_MALLOC_HEAP_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_STACK_SIZE};
     for (limit, bytes) in [(CU_LIMIT_STACK_SIZE, STACK), (CU_LIMIT_MALLOC_HEAP_SIZE, 0), (CU_LIMIT_PRINTF_FIFO_SIZE, 0)]
     {
@@ -37,6 +40,9 @@ fn shrink_limits() {
         let _ = unsafe { sys::cuCtxSetLimit(limit, bytes) };
     }
 }
+
+/// How the names of variables begin by which a sanitizer or profiler gets into a program: what it adds to kernels needs stacks.
+const WATCHED: [&str; 2] = ["NV_SANITIZER", "CUDA_INJECTION"];
 
 /// Bytes of stack of a thread. With 64 the driver took up to 30 MiB more in the middle of some runs, as much as stacks of some 180
 /// bytes are; with these it took none.

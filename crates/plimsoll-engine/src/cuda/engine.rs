@@ -8,6 +8,7 @@ use plimsoll_plan::program::{Placed, Program};
 
 use super::call::{Step, words_of};
 use super::card::{Address, Card, DeviceArena, Pinned, StreamEvent};
+use super::error::CudaError;
 use super::execute::{Machine, Run};
 use super::graph::{self, GraphKey, Graphs};
 use super::numbers::set_numbers;
@@ -29,16 +30,34 @@ pub(super) enum Which {
 
 pub(super) const ALL: [Which; 3] = [Which::Micro, Which::Update, Which::Eval];
 
-/// A running program on a card.
+/// What of an update is not on the card itself.
+#[derive(Debug)]
+pub(super) struct Way {
+    /// Its numbers on their way to the card, and back from it.
+    said: Pinned,
+    /// When the card began it, and when its numbers are back.
+    busy: [StreamEvent; 2],
+    /// What the host counted, from its end until it is collected.
+    ended: Option<Open>,
+}
+
+impl Way {
+    pub fn new() -> Result<Way, CudaError> {
+        let busy = [StreamEvent::new()?, StreamEvent::new()?];
+        Ok(Way { said: Pinned::take(2 * STEP_WORDS)?, busy, ended: None })
+    }
+}
+
+/// A running program on a card. Up to two updates are under way: the next may begin before the last is collected.
 #[derive(Debug)]
 pub struct CudaEngine {
     // Dropped in this order: what lies in the context before the context.
     pub(super) graphs: Graphs,
     pub(super) staged: Staged,
-    /// Numbers of a step on their way to the card, and back from it.
-    pub(super) said: Pinned,
-    /// When the card began the update that is under way, and when it ends it.
-    pub(super) busy: [StreamEvent; 2],
+    /// For the update that is being launched and the one before it, in turn.
+    pub(super) ways: [Way; 2],
+    /// Which of them is the one that is being launched, or the next.
+    pub(super) turn: usize,
     pub(super) arena: DeviceArena,
     pub(super) machine: Machine,
     pub(super) program: Program,
@@ -111,7 +130,7 @@ impl CudaEngine {
         let first_micro = !self.open.begun;
         if first_micro {
             let words = self.numbers(step, tokens)?;
-            self.busy[0].record(&self.machine.card)?;
+            self.ways[self.turn].busy[0].record(&self.machine.card)?;
             self.staged.send(&self.machine.card, &words)?;
         } else {
             self.staged.send_further(&self.machine.card)?;
@@ -136,27 +155,39 @@ impl CudaEngine {
         matches!((update, judged), (Some(update), Some(judged)) if update < judged)
     }
 
-    /// Launches the end of an update, from the summed gradients where they are kept. Does not wait for it.
+    /// Launches the end of an update, from the summed gradients where they are kept. Does not wait for it: the next update may
+    /// be begun at once, and ended once this one is collected.
     pub fn end_update(&mut self, step: MicroStep) -> Result<(), EngineError> {
         let at = self.staged.layout().step();
+        assert!(self.ways[1 - self.turn].ended.is_none(), "the update before this one was collected");
         if self.program.update.is_some() {
             let words = self.numbers(step, self.open.loss.tokens)?;
-            let said = &mut self.said.words_mut()[..STEP_WORDS];
-            said.copy_from_slice(words_of(std::slice::from_ref(&words)));
+            let said = &mut self.ways[self.turn].said;
+            said.words_mut()[..STEP_WORDS].copy_from_slice(words_of(std::slice::from_ref(&words)));
             // What the card counted over the micro-batches stays.
-            self.machine.card.send(at + 4 * MEAN as u64, &self.said.words()[MEAN..STEP_WORDS])?;
+            self.machine.card.send(at + 4 * MEAN as u64, &said.words()[MEAN..STEP_WORDS])?;
             self.run(Which::Update, 0, true)?;
         }
-        self.busy[1].record(&self.machine.card)?;
-        Ok(self.machine.card.fetch(at, &mut self.said.words_mut()[STEP_WORDS..])?)
+        let way = &mut self.ways[self.turn];
+        self.machine.card.fetch(at, &mut way.said.words_mut()[STEP_WORDS..])?;
+        way.busy[1].record(&self.machine.card)?;
+        way.ended = Some(std::mem::take(&mut self.open));
+        self.turn = 1 - self.turn;
+        Ok(())
     }
 
-    /// What came of the update that was ended; waits for it. Whatever that is, the next one begins afresh.
+    /// Whether the next update may begin before the last is collected: not where its loss scale comes of that.
+    pub fn may_run_ahead(&self) -> bool {
+        self.scale.is_none()
+    }
+
+    /// What came of the update that was ended; waits for it, not for one that was begun since.
     pub fn collect(&mut self) -> Result<Updated, EngineError> {
-        self.machine.card.wait()?;
-        self.busy_seconds += f64::from(self.busy[1].since(&self.busy[0])?);
-        let mut open = std::mem::take(&mut self.open);
-        let after = step_of(&self.said.words()[STEP_WORDS..]);
+        let way = &mut self.ways[1 - self.turn];
+        let mut open = way.ended.take().expect("an update was ended");
+        way.busy[1].wait()?;
+        self.busy_seconds += f64::from(way.busy[1].since(&way.busy[0])?);
+        let after = step_of(&way.said.words()[STEP_WORDS..]);
         open.loss.sum = after.loss_sum;
         open.norm = after.squares.sqrt() * after.mean / f64::from(after.loss_scale);
         open.stopped = what(after.stopped);

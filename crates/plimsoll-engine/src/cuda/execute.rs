@@ -3,7 +3,9 @@
 //! How many rows there are stands in the card's memory; here only how many there may be at most counts, so that the same
 //! launches serve every batch of about that size.
 
-use plimsoll_plan::device::{CudaForm, HEAD_NORM_CHUNKS, panel_words, read_form, row_chunks};
+use plimsoll_plan::device::{
+    CudaForm, HEAD_NORM_CHUNKS, norm_chunks, norm_in_one_pass, panel_words, read_form, row_chunks,
+};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::op::{Cols, Gradient, Op, Place, Side, Write};
 use plimsoll_plan::place::aligned;
@@ -221,14 +223,23 @@ impl Run<'_> {
         Ok(panel)
     }
 
-    /// Zeroes what lies behind the real rows, so that a sum over all rows has nothing of it.
-    pub(super) fn clear_tail(&mut self, side: Side, at: Address, stride: usize, width: usize) -> Result<(), CudaError> {
+    /// Zeroes what lies behind the real rows of one tensor or two, each an address, a stride and a width, so that a sum over all
+    /// rows has nothing of it.
+    pub(super) fn clear_tails(
+        &mut self,
+        side: Side,
+        first: (Address, usize, usize),
+        second: Option<(Address, usize, usize)>,
+    ) -> Result<(), CudaError> {
         if self.exact {
             return Ok(());
         }
-        let rows = self.rows(side);
-        let call = Call::new().at(at).u32(stride).u32(width).at(self.rows_at(side)).u32(rows);
-        self.launch(self.kernel("copy", "clear_tail"), walk(TAIL_ROWS.min(rows) * width), BLOCK, 0, call)
+        let (rows, other) = (self.rows(side), second.unwrap_or((0, 0, 0)));
+        let call = [first, other].into_iter().fold(Call::new(), |call, of| call.at(of.0).u32(of.1).u32(of.2));
+        let call = call.at(self.rows_at(side)).u32(rows);
+        let blocks = walk(TAIL_ROWS.min(rows) * first.2.max(other.2)).0;
+        let grid = (blocks, 1 + usize::from(second.is_some()));
+        self.launch(self.kernel("copy", "clear_tails"), grid, BLOCK, 0, call)
     }
 
     /// The second pass of a sum over rows.
@@ -241,7 +252,7 @@ impl Run<'_> {
     ) -> Result<(), CudaError> {
         let call =
             Call::new().at(partial).u32(chunks).u32(width).at(self.at(grad)).u32(Self::code(write)).at(self.step());
-        self.launch(self.kernel("column_sum", "sum_partials"), (width.div_ceil(BLOCK), 1), BLOCK, 0, call)
+        self.launch(self.kernel("column_sum", "sum_partials"), (width.div_ceil(32), 1), BLOCK, 0, call)
     }
 
     fn execute(&mut self, index: usize, op: &Op) -> Result<(), CudaError> {
@@ -301,6 +312,26 @@ impl Run<'_> {
                 let call = call.at(self.at(*stats)).at(self.at(*out)).u32(*width).at(self.rows_at(*side));
                 let call = if bias.is_none() { call.with(self.drop(*side, *drop)).at(step) } else { call };
                 self.launch(kernel, (self.rows(*side).div_ceil(8), 1), BLOCK, 0, call)?;
+            }
+            Op::NormBackward {
+                side,
+                dy,
+                x,
+                weight,
+                bias: None,
+                stats,
+                dx,
+                add,
+                weight_grad: Some(grad),
+                width,
+                ..
+            } if norm_in_one_pass(*width) => {
+                let (chunks, partial) = (norm_chunks(self.rows(*side)), self.scratch());
+                let call = Call::new().at(self.at(*dy)).at(self.at(*x)).at(self.at(*weight)).at(self.at(*stats));
+                let call = call.at(self.at(*dx)).u32(usize::from(*add)).at(partial).u32(*width);
+                let call = call.at(self.rows_at(*side));
+                self.launch(self.kernel("norm", "norm_backward_both"), (chunks, 1), BLOCK, 0, call)?;
+                self.sum_partials(partial, chunks, *width, *grad)?;
             }
             Op::NormBackward { side, dy, x, weight, bias, stats, dx, add, weight_grad, bias_grad, width } => {
                 self.norm_gradients(*side, (*dy, *x, *stats), bias.is_some(), *weight_grad, *bias_grad, *width)?;
@@ -377,8 +408,7 @@ impl Run<'_> {
             }
             Op::LinearWeight { side, dy, x, grad, write, scale, inputs, outputs, in_out } => {
                 let (dy_at, x_at, rows) = (self.columns(*dy), self.at(*x), self.rows(*side));
-                self.clear_tail(*side, dy_at, dy.stride, *outputs)?;
-                self.clear_tail(*side, x_at, *inputs, *inputs)?;
+                self.clear_tails(*side, (dy_at, dy.stride, *outputs), Some((x_at, *inputs, *inputs)))?;
                 let dy = |transposed| Operand { at: dy_at, stride: dy.stride, transposed };
                 let x = |transposed| Operand { at: x_at, stride: *inputs, transposed };
                 let add = self.adds(*write);

@@ -35,7 +35,7 @@ impl Run<'_> {
         let (rows, number, side) = (self.rows(Side::Target), self.act(), Side::Target);
         let weight = self.weight(weight)?;
         if gradients.is_some_and(|(_, grad)| grad.is_some()) {
-            self.clear_tail(side, self.at(hidden), width, width)?;
+            self.clear_tails(side, (self.at(hidden), width, width), None)?;
         }
         for first in (0..rows).step_by(chunk) {
             let limit = chunk.min(rows - first);

@@ -3,11 +3,11 @@
 
 use std::path::PathBuf;
 
-use plimsoll_plan::device::{CudaForm, STEP_WORDS, captured_ops};
+use plimsoll_plan::device::{CudaForm, captured_ops};
 use plimsoll_plan::program::Program;
 
-use super::card::{Address, Card, DeviceArena, Pinned, StreamEvent};
-use super::engine::{ALL, CudaEngine, tape_of};
+use super::card::{Address, Card, DeviceArena};
+use super::engine::{ALL, CudaEngine, Way, tape_of};
 use super::error::CudaError;
 use super::execute::{Machine, Run};
 use super::graph::Graphs;
@@ -94,8 +94,8 @@ impl CudaEngine {
             updates,
             open: Open::default(),
             scale: LossScale::of(form.activations),
-            said: Pinned::take(2 * STEP_WORDS)?,
-            busy: [StreamEvent::new()?, StreamEvent::new()?],
+            ways: [Way::new()?, Way::new()?],
+            turn: 0,
             busy_seconds: 0.0,
             eager: options.eager,
             used,

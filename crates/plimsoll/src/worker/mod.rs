@@ -9,6 +9,7 @@ mod run;
 mod samples;
 mod save;
 mod saver;
+mod update;
 mod weights;
 
 use plimsoll_engine::with_cores;

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{BatchFacts, Cursor, DataError, Kind as DataKind, Loader, LoaderSettings};
-use plimsoll_engine::cuda::{CudaEngine, CudaOptions};
-use plimsoll_engine::{MicroStep, NotFinite, Snapshot, Stepper, Updated, Updates};
+use plimsoll_data::{Cursor, Loader, LoaderSettings};
+use plimsoll_engine::cuda::CudaOptions;
+use plimsoll_engine::{NotFinite, Snapshot, Stepper, Updates};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::program::Program;
@@ -23,6 +23,7 @@ use super::last_words;
 use super::samples::Looks;
 use super::save::{self, Layout, Restored};
 use super::saver::{Saver, out_of_hand, worth_waiting};
+use super::update::{Ahead, Outcome, StepReport};
 use super::weights::fill_weights;
 use crate::heap::{self, Role};
 use crate::prepare::{PREFETCH, Prepared, loader_hook};
@@ -79,7 +80,7 @@ pub(super) struct Run<'a> {
     /// Whether this process has done a step.
     stepped: bool,
     /// Steps in a row that changed nothing.
-    skips: u64,
+    pub skips: u64,
     /// The step of the last checkpoint.
     pub saved_at: Option<u64>,
     /// The step of the last one that was made while stopping.
@@ -94,8 +95,8 @@ pub(super) struct Run<'a> {
     pub looks: Looks,
     /// Wall time of the training steps of this process.
     pub own_step_seconds: f64,
-    /// The first batch of the next update, if it is in the slot already.
-    ahead: Option<Result<BatchFacts, DataError>>,
+    /// How far the next update has come.
+    pub ahead: Ahead,
 }
 
 /// How the loop ended.
@@ -165,7 +166,7 @@ impl<'a> Run<'a> {
             saver: Saver::new(snapshot),
             looks,
             own_step_seconds: 0.0,
-            ahead: None,
+            ahead: Ahead::Nothing,
         };
         match resumed {
             Some(state) => run.go_on(state),
@@ -349,7 +350,8 @@ impl<'a> Run<'a> {
             if self.step >= self.prepared.steps {
                 break End::Done;
             }
-            if self.stop.requested() && self.may_stop() {
+            // An update that the card is at already comes first.
+            if !self.ahead.is_launched() && self.stop.requested() && self.may_stop() {
                 break End::Stopped;
             }
             let before = heap::allocations(Role::Engine);
@@ -381,63 +383,6 @@ impl<'a> Run<'a> {
         };
         heap::on_behalf(Role::Loader, || drop(loader));
         Ok(end)
-    }
-
-    /// One update: every micro-batch of the effective batch. None: asked to stop on the way; what was begun is dropped.
-    fn update(&mut self, loader: &mut Loader) -> Result<Option<StepReport>, Fail> {
-        let start = Instant::now();
-        let plan = &self.prepared.plan;
-        let factor = self.settings.schedule.factor(self.step, self.prepared.steps);
-        let lr = self.settings.optimizer.lr().map(|lr| lr * factor);
-        let (mut tokens, mut truncated, mut samples) = (0, 0, 0);
-        let mut data_seconds = 0.0;
-        let mut step = MicroStep { update: self.step, samples: 0, first_sample: 0, lr };
-        let batches = plan.effective_batch / self.engine.program().shape.samples;
-        for micro in 0..batches {
-            // A hand-over waits for the update: where it cannot be saved, the run goes on with the next batch.
-            if micro > 0 && self.stop.requested() && !self.stop.handing_over() {
-                return Ok(None);
-            }
-            let asked = Instant::now();
-            let facts = match self.ahead.take() {
-                Some(loaded) => loaded?,
-                None => loader.next(self.engine.slot())?,
-            };
-            data_seconds += asked.elapsed().as_secs_f64();
-            step = MicroStep { samples: facts.samples, first_sample: samples, ..step };
-            self.engine.micro_step(step)?;
-            samples += facts.samples as u32;
-            // Of a document, source and target are the same rows.
-            let documents = self.prepared.recipe.kind() != DataKind::Pairs;
-            tokens += facts.source_tokens + if documents { 0 } else { facts.target_tokens };
-            truncated += facts.truncated as u64;
-        }
-        let cursor = loader.cursor();
-        let (loads, ahead) = (self.may_load_ahead(), &mut self.ahead);
-        let busy = |engine: &Stepper| engine.card().map_or(0.0, CudaEngine::busy_seconds);
-        let (before, mut loading) = (busy(&self.engine), 0.0);
-        let updated = self.engine.finish_update(step, |slot| {
-            let asked = Instant::now();
-            *ahead = loads.then(|| loader.next(slot));
-            loading = asked.elapsed().as_secs_f64();
-        })?;
-        // Loading that the card was not busy for is waiting.
-        data_seconds += (loading - (busy(&self.engine) - before)).max(0.0);
-        let (loss, grad_norm, what) = match updated {
-            Updated::Done { loss, norm } => (loss, Some(norm), Outcome::Done),
-            Updated::Skipped { loss, what } => (loss, None, Outcome::Skipped(what)),
-            Updated::Torn { loss } => (loss, None, Outcome::Torn),
-        };
-        let seconds = start.elapsed().as_secs_f64();
-        let (loss, lr) = (loss.mean(), lr.unwrap_or(0.0));
-        Ok(Some(StepReport { loss, lr, grad_norm, tokens, truncated, seconds, data_seconds, what, cursor }))
-    }
-
-    /// Whether the batch after this update may be loaded while it is under way: nothing else is put into the slot before.
-    fn may_load_ahead(&self) -> bool {
-        let next = self.step + 1;
-        let evaluates = self.prepared.eval.is_some() && every(self.settings.eval_every, next);
-        next < self.prepared.steps && !evaluates && !self.stop.requested()
     }
 
     fn count(&mut self, report: &StepReport) {
@@ -554,29 +499,7 @@ fn told(what: NotFinite) -> &'static str {
     }
 }
 
-/// What a step did to the weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Done,
-    Skipped(NotFinite),
-    Torn,
-}
-
-/// What one update came to.
-struct StepReport {
-    loss: f64,
-    lr: f64,
-    grad_norm: Option<f64>,
-    tokens: u64,
-    truncated: u64,
-    seconds: f64,
-    data_seconds: f64,
-    what: Outcome,
-    /// Where the data of the next update begin.
-    cursor: Cursor,
-}
-
 /// Whether something that is done every so many steps is done after this one.
-fn every(n: Option<u64>, step: u64) -> bool {
+pub(super) fn every(n: Option<u64>, step: u64) -> bool {
     n.is_some_and(|n| n > 0 && step.is_multiple_of(n))
 }

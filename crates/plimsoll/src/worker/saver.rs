@@ -82,22 +82,30 @@ impl Run<'_> {
     /// Saves if it is time to.
     pub(super) fn save_if_due(&mut self) -> Result<(), Fail> {
         self.collect(false);
+        // What came up since the card was sent on waits for the step that it is at.
+        if self.ahead.is_launched() {
+            return Ok(());
+        }
         let asked = self.stop.take_save();
         if !self.unsaved {
             return Ok(());
         }
-        let now = Due {
-            step: self.step,
+        match self.save_due(self.step, asked, self.eval_due) {
+            Some(reason) => self.save(reason).or_else(|fail| self.not_saved(fail)),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a checkpoint is due after a step, as far as that is known now.
+    pub(super) fn save_due(&self, step: u64, asked: bool, before_eval: bool) -> Option<SaveReason> {
+        due(Due {
+            step,
             every: self.settings.save_every,
             minutes: self.settings.save_minutes,
             since: self.saver.began.elapsed(),
             asked,
-            before_eval: self.eval_due,
-        };
-        match due(now) {
-            Some(reason) => self.save(reason).or_else(|fail| self.not_saved(fail)),
-            None => Ok(()),
-        }
+            before_eval,
+        })
     }
 
     /// Saves after the current step, unless there is nothing that is not saved.
