@@ -10,7 +10,7 @@ KERNEL __launch_bounds__(256) adamw(const Param *params, const u32 *first_block,
     const Param param = params[which];
     const Adam adam(step);
     MOM *m = (MOM *)param.state0, *v = (MOM *)param.state1;
-    each_eight(param, first_block[which], [&](const Eight &eight) {
+    const auto update = [&](const auto &eight) {
         float weight[8], grad[8], first[8], second[8];
         read_eight(param.grad, eight, grad);
         read_eight(m, eight, first);
@@ -21,5 +21,7 @@ KERNEL __launch_bounds__(256) adamw(const Param *params, const u32 *first_block,
         write_randomly(m, param, step, 1, eight, first);
         write_randomly(v, param, step, 2, eight, second);
         write_weights(param, step, eight, weight);
-    });
+    };
+    if (sizeof(MOM) == sizeof(float) && in_quads(param)) each_quads(param, first_block[which], update);
+    else each_eight(param, first_block[which], update);
 }

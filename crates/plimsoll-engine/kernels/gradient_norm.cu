@@ -33,12 +33,14 @@ KERNEL gradient_norm_params(const Param *params, const u32 *first_block, u32 cou
     const u32 which = param_of(first_block, count);
     const Param param = params[which];
     float sum = 0.0f;
-    each_eight(param, first_block[which], [&](const Eight &eight) {
+    const auto add = [&](const auto &eight) {
         float grad[8];
         read_eight(param.grad, eight, grad);
 #pragma unroll
         for (int k = 0; k < 8; k++) sum = fmaf(grad[k], grad[k], sum);
-    });
+    };
+    if (whole(param.grad)) each_quads(param, first_block[which], add);
+    else each_eight(param, first_block[which], add);
     const double all = block_sum((double)sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = all;
 }

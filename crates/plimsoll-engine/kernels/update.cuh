@@ -32,6 +32,70 @@ HERE void each_eight(const Param &param, u32 first_block, F f) {
     for (u64 group = first + threadIdx.x / 16 * 128; group < end; group += blockDim.x * 8) f(Eight{group + threadIdx.x % 16, end});
 }
 
+/// The elements of a thread where nothing is rounded at random: twice four, so that a warp takes 256 in a row, in whole pieces.
+struct Quads {
+    u64 first, end;
+
+    __device__ u64 at(int k) const { return first + k / 4 * 128 + k % 4; }
+    __device__ bool there(int k) const { return at(k) < end; }
+    /// All four of a half are there.
+    __device__ bool four(int half) const { return first + half * 128 + 4 <= end; }
+};
+
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+    T of[4];
+};
+
+/// Whether the parameter's elements can be taken so: it has a master, and all lie in whole pieces.
+HERE bool in_quads(const Param &param) {
+    return param.master && whole(param.master) && whole(param.weight) && whole(param.grad) && whole(param.state0) && whole(param.state1);
+}
+
+/// Calls `f(quads)` for this block's elements of a parameter.
+template <class F>
+HERE void each_quads(const Param &param, u32 first_block, F f) {
+    const u64 first = (u64)(blockIdx.x - first_block) * UPDATE_CHUNK, end = min(param.elements, first + UPDATE_CHUNK);
+    for (u64 group = first + threadIdx.x / 32 * 256; group < end; group += blockDim.x * 8) f(Quads{group + threadIdx.x % 32 * 4, end});
+}
+
+template <class T>
+HERE void read_eight(const T *from, const Quads &quads, float (&out)[8]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        Four<T> four = {};
+        if (quads.four(half)) {
+            four = *reinterpret_cast<const Four<T> *>(from + quads.at(4 * half));
+        } else {
+            for (int i = 0; i < 4; i++)
+                if (quads.there(4 * half + i)) four.of[i] = from[quads.at(4 * half + i)];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[4 * half + i] = wide(four.of[i]);
+    }
+}
+
+template <class T>
+HERE void write_four(T *to, const Quads &quads, int half, const Four<T> &four) {
+    if (quads.four(half)) {
+        *reinterpret_cast<Four<T> *>(to + quads.at(4 * half)) = four;
+    } else {
+        for (int i = 0; i < 4; i++)
+            if (quads.there(4 * half + i)) to[quads.at(4 * half + i)] = four.of[i];
+    }
+}
+
+template <class T>
+HERE void write_eight(T *to, const Quads &quads, const float (&values)[8]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        Four<T> four;
+#pragma unroll
+        for (int i = 0; i < 4; i++) narrow(values[4 * half + i], four.of[i]);
+        write_four(to, quads, half, four);
+    }
+}
+
 template <class T>
 HERE void read_eight(const T *from, const Eight &eight, float (&out)[8]) {
 #pragma unroll
@@ -56,6 +120,11 @@ HERE void write_randomly(bf16 *to, const Param &param, const Step *step, u32 str
         const u32 random = k < 4 ? words.at[k] & 0xFFFF : words.at[k - 4] >> 16;
         if (eight.there(k)) to[eight.at(k)] = round_randomly(values[k], random);
     }
+}
+/// Nothing that is taken by fours is rounded so.
+template <class T>
+HERE void write_randomly(T *to, const Param &, const Step *, u32, const Quads &quads, const float (&values)[8]) {
+    write_eight(to, quads, values);
 }
 HERE void write_randomly(float *to, const Param &, const Step *, u32, const Eight &eight, const float (&values)[8]) {
     write_eight(to, eight, values);
@@ -103,5 +172,44 @@ HERE void write_weights(const Param &param, const Step *step, const Eight &eight
         if (param.weight) write_eight(param.weight, eight, values);
     } else {
         write_randomly(param.weight, param, step, 0, eight, values);
+    }
+}
+
+HERE void read_weights(const Param &param, const Quads &quads, float (&out)[8]) {
+    if (!(param.flags & SPLIT)) return read_eight(param.master, quads, out);
+    const u16 *master = (const u16 *)param.master;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        Four<WGT> high = {};
+        Four<u16> low = {};
+        if (quads.four(half)) {
+            high = *reinterpret_cast<const Four<WGT> *>(param.weight + quads.at(4 * half));
+            low = *reinterpret_cast<const Four<u16> *>(master + quads.at(4 * half));
+        } else {
+            for (int i = 0; i < 4; i++) {
+                if (!quads.there(4 * half + i)) continue;
+                high.of[i] = param.weight[quads.at(4 * half + i)];
+                low.of[i] = master[quads.at(4 * half + i)];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[4 * half + i] = joined(high.of[i], low.of[i]);
+    }
+}
+
+HERE void write_weights(const Param &param, const Step *, const Quads &quads, const float (&values)[8]) {
+    if (!(param.flags & SPLIT)) {
+        write_eight(param.master, quads, values);
+        if (param.weight) write_eight(param.weight, quads, values);
+        return;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        Four<WGT> high = {};
+        Four<u16> low = {};
+#pragma unroll
+        for (int i = 0; i < 4; i++) split(values[4 * half + i], high.of[i], low.of[i]);
+        write_four(param.weight, quads, half, high);
+        write_four((u16 *)param.master, quads, half, low);
     }
 }

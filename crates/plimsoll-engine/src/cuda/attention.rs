@@ -136,10 +136,10 @@ impl Run<'_> {
             .ok_or(CudaError::Unsupported { op: "attention with heads this wide" })
     }
 
-    /// Most documents of a side in a part.
-    fn most_documents(&self, side: Side) -> usize {
-        let each = if side == Side::Source { self.program.shape.documents } else { 1 };
-        self.program.part_samples * each
+    /// Documents of a side in a part that launches are sized for. As many as might be there would mean blocks that begin and end for
+    /// nothing: a packed sample of 1024 tokens might be 64 documents, and often is a few.
+    fn documents(&self, side: Side) -> usize {
+        if side == Side::Source { self.documents } else { self.program.part_samples }
     }
 
     fn arguments(&self, shape: &AttentionShape, forward: Forward, drop: Option<Place>) -> Attention {
@@ -176,7 +176,7 @@ impl Run<'_> {
     /// The grid of a kernel: tiles of a side's rows and heads. The kernels of tensor cores have heads first, and causal
     /// ones a slot more for each document.
     fn grid(&self, shape: &AttentionShape, choice: &Choice, side: Side, heads: usize) -> (usize, usize) {
-        let documents = self.most_documents(side);
+        let documents = self.documents(side);
         let slots = AttentionShape::slots(self.rows(side), documents, choice.tile);
         match (choice.cores, shape.causal) {
             (true, true) => (heads, slots + documents),

@@ -283,7 +283,12 @@ impl CudaEngine {
             _ => self.staged.rows().iter().map(|r| (sized(r.0, most.0), sized(r.1, most.1))).collect(),
         };
         let exact = which != Which::Update && rows == self.staged.rows();
-        GraphKey { tape: which as u8, rows, first_micro, part, exact }
+        // To the next power of two, so that few sizes come up.
+        let documents = match which {
+            Which::Update => 0,
+            _ => self.staged.documents().next_power_of_two().min(most_documents(&self.program)),
+        };
+        GraphKey { tape: which as u8, rows, documents, first_micro, part, exact }
     }
 
     fn prepared<'a>(&'a mut self, which: Which, key: &'a GraphKey) -> Option<Run<'a>> {
@@ -298,6 +303,7 @@ impl CudaEngine {
             form: self.form,
             optimizer: self.updates.as_ref().map(|updates| &updates.optimizer),
             rows: &key.rows,
+            documents: key.documents,
             part: key.part,
             first_micro: key.first_micro,
             exact: key.exact,
@@ -328,6 +334,11 @@ impl CudaEngine {
         }
         Ok(())
     }
+}
+
+/// Documents of a part at most.
+pub(super) fn most_documents(program: &Program) -> usize {
+    program.part_samples * program.shape.documents
 }
 
 /// Rows that launches are sized for: in eight steps up to the most, so that few sizes come up.

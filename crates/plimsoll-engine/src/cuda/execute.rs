@@ -48,6 +48,8 @@ pub(crate) struct Run<'a> {
     pub optimizer: Option<&'a OptimizerSpec>,
     /// Rows of each part that launches are sized for: source, target.
     pub rows: &'a [(usize, usize)],
+    /// Documents of a part that they are sized for.
+    pub documents: usize,
     pub part: usize,
     pub first_micro: bool,
     /// There are exactly as many rows as launches are sized for: nothing lies behind them.

@@ -10,11 +10,13 @@ use cudarc::driver::sys;
 use super::card::{Card, said};
 use super::error::CudaError;
 
-/// What a graph was captured for: which tape, the rows it is sized for, whether gradients are set or added to.
+/// What a graph was captured for: which tape, the rows and documents it is sized for, whether gradients are set or added to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GraphKey {
     pub tape: u8,
     pub rows: Vec<(usize, usize)>,
+    /// Documents of a part that it is sized for.
+    pub documents: usize,
     pub first_micro: bool,
     pub part: usize,
     /// There are exactly as many rows as it is sized for.

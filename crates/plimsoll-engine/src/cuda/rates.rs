@@ -69,8 +69,10 @@ fn launches(card: &Card, at: Address, cache: Option<std::path::PathBuf>) -> Resu
     let mut kernels = Kernels::new(card, cache);
     let kernel = Kernel { file: "gradient_norm", name: "clip", act: Number::F32, wgt: Number::F32 };
     let function = kernels.function(kernel, 0)?;
-    let (mut graphs, key) =
-        (Graphs::of_at_most(LAUNCHES), GraphKey { tape: 0, rows: Vec::new(), first_micro: true, part: 0, exact: true });
+    let (mut graphs, key) = (
+        Graphs::of_at_most(LAUNCHES),
+        GraphKey { tape: 0, rows: Vec::new(), documents: 0, first_micro: true, part: 0, exact: true },
+    );
     graph::begin(card)?;
     for _ in 0..LAUNCHES {
         let mut call = Call::new().at(at);

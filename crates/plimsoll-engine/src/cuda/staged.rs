@@ -95,6 +95,8 @@ pub(crate) struct Staged {
     parts: usize,
     /// Rows of each part, source and target.
     rows: Vec<(usize, usize)>,
+    /// Documents of the part that has most.
+    documents: usize,
 }
 
 // SAFETY: the staging area lies in memory that moves along.
@@ -118,6 +120,7 @@ impl Staged {
             layout: Layout::of(program, base),
             parts,
             rows: vec![(0, 0); parts],
+            documents: 0,
         })
     }
 
@@ -136,6 +139,11 @@ impl Staged {
         &self.rows
     }
 
+    /// Documents of the part that has most of them.
+    pub fn documents(&self) -> usize {
+        self.documents
+    }
+
     /// Labels at which a loss is taken.
     pub fn label_count(&self) -> u64 {
         self.host.label_count()
@@ -148,6 +156,7 @@ impl Staged {
         self.pinned[self.turn].event.wait()?;
         let each = self.layout.part.samples;
         let is_pairs = matches!(spec, ModelSpec::T5(_));
+        self.documents = 0;
         for part in 0..self.parts {
             let span = self.host.span(part * each..(part + 1) * each);
             let (source, labels) = (self.host.source(&span), self.host.labels(&span));
@@ -156,6 +165,7 @@ impl Staged {
                 true => (&[][..], &[][..]),
                 false => (self.host.source_starts(&span), self.host.target_starts(&span)),
             };
+            self.documents = self.documents.max(starts.len().saturating_sub(1));
             let (sample, offset) = self.host.documents(&span);
             let source_map = self.host.source_map(&span);
             let target_map = self.host.target_map(&span);

@@ -7,7 +7,7 @@ use plimsoll_plan::device::{CudaForm, captured_ops};
 use plimsoll_plan::program::Program;
 
 use super::card::{Address, Card, DeviceArena};
-use super::engine::{ALL, CudaEngine, Way, tape_of};
+use super::engine::{ALL, CudaEngine, Way, most_documents, tape_of};
 use super::error::CudaError;
 use super::execute::{Machine, Run};
 use super::graph::Graphs;
@@ -129,6 +129,7 @@ fn rehearse(
                 form,
                 optimizer: updates.map(|updates| &updates.optimizer),
                 rows: &rows,
+                documents: most_documents(program),
                 part: 0,
                 first_micro,
                 exact: false,
