@@ -27,14 +27,14 @@ pub enum DataError {
     },
     /// A file whose extension is not known.
     #[error(
-        "`{path}` has an unknown extension; expected `.jsonl`, `.ndjson`, `.json` (one object a line) or `.parquet`"
+        "`{path}` has an unknown extension; expected `.jsonl`, `.ndjson`, `.json` (one object a line), `.csv`, `.tsv`, `.txt` (one text a line) or `.parquet`"
     )]
     UnknownFormat {
         /// The file.
         path: PathBuf,
     },
-    /// A compressed JSONL file.
-    #[error("`{path}` is compressed; expected plain `.jsonl`, unpack it first")]
+    /// A compressed file.
+    #[error("`{path}` is compressed; expected a plain file, unpack it first")]
     Compressed {
         /// The file.
         path: PathBuf,
@@ -149,7 +149,37 @@ pub enum DataError {
         /// The columns that are there.
         present: String,
     },
-    /// A wanted key occurs twice in one JSON object.
+    /// A record with another number of cells than the header has columns.
+    #[error("`{path}`, line {line}: expected {expected} cells, as the header has, found {found}")]
+    Cells {
+        /// The file.
+        path: PathBuf,
+        /// The line at which the record begins, from 1.
+        line: u64,
+        /// Columns of the header.
+        expected: usize,
+        /// Cells of the record.
+        found: usize,
+    },
+    /// Bytes that are no text.
+    #[error("`{path}`, line {line}{}: expected UTF-8, found other bytes", .column.as_ref().map(|c| format!(", column `{c}`")).unwrap_or_default())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// The line at which the row begins, from 1.
+        line: u64,
+        /// The column, where there are several.
+        column: Option<String>,
+    },
+    /// A last record whose quotes are not closed.
+    #[error("`{path}`, line {line}: expected the quotes of this record to be closed, found the end of the file")]
+    OpenQuote {
+        /// The file.
+        path: PathBuf,
+        /// The line at which the record begins, from 1.
+        line: u64,
+    },
+    /// A wanted column occurs twice.
     #[error("`{path}`, line {line}: expected the key `{column}` once, found it twice")]
     DuplicateColumn {
         /// The file.

@@ -143,19 +143,23 @@ pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetc
     }
 }
 
-/// Reading one block, JSONL or Parquet: only one thread reads at a time.
+/// Reading one block, of text or Parquet: only one thread reads at a time.
 fn read_bytes(facts: &DataFacts, kind: Kind) -> u64 {
-    let jsonl = match facts.longest_line {
+    let text = match facts.longest_line {
         0 => 0,
-        // The parser unescapes into a buffer that doubles: old and new together are three times the text.
-        longest => facts.largest_block + facts.longest_source + facts.longest_target + 3 * longest,
+        // The row itself; the parser unescapes into a buffer that doubles: old and new together are three times the text, and of
+        // CSV so are the ends of the cells.
+        longest => {
+            let cells = 3 * (facts.most_cells.max(16) * size_of::<usize>() as u64) + 3072;
+            facts.largest_block + facts.longest_source + facts.longest_target + 4 * longest + cells
+        }
     };
     let chat = match kind {
         Kind::Chat => CHAT_BYTES_PER_TEXT_BYTE * facts.longest_source,
         Kind::Pairs | Kind::Text => 0,
     };
     let columns = [&facts.source_pages, &facts.target_pages, &facts.input_pages];
-    jsonl + chat + columns.into_iter().map(column_bytes).sum::<u64>()
+    text + chat + columns.into_iter().map(column_bytes).sum::<u64>()
 }
 
 /// Reading one Parquet column: its dictionary, a stored page, and the page before it while the next is unpacked.

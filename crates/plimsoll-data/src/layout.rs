@@ -7,15 +7,15 @@
 /// Most rows of one block.
 pub(crate) const MAX_BLOCK_ROWS: u32 = 4096;
 
-/// Longest JSONL line, and longest source plus target of a Parquet row, in bytes.
+/// Longest row of a file of text, and longest source plus target of a Parquet row, in bytes.
 pub const MAX_ROW_BYTES: usize = 64 << 20;
 
 /// A run of rows that is read in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// JSONL: offset of its first byte. Parquet: number of its first row in the file.
+    /// Text: offset of its first byte. Parquet: number of its first row in the file.
     pub place: u64,
-    /// JSONL: bytes from its first to its last row's end. Parquet: as `text_bytes`.
+    /// Text: bytes from its first to its last row's end. Parquet: as `text_bytes`.
     pub raw_bytes: u32,
     /// Bytes of source and target text together.
     pub text_bytes: u32,
@@ -40,13 +40,16 @@ pub struct DataFacts {
     pub blocks: u64,
     /// Files.
     pub files: u64,
-    /// Longest JSONL line, in bytes.
+    /// Longest row of a file of text (JSONL, CSV, plain), in bytes.
     pub longest_line: u64,
+    /// Most columns of a CSV file.
+    #[serde(default)]
+    pub most_cells: u64,
     /// Longest source text, in bytes.
     pub longest_source: u64,
     /// Longest target text, in bytes.
     pub longest_target: u64,
-    /// Largest block as stored, in bytes (JSONL).
+    /// Largest block as stored, in bytes (text).
     pub largest_block: u64,
     /// Parquet pages of the source column.
     pub source_pages: ColumnPages,

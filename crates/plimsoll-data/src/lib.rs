@@ -1,4 +1,4 @@
-//! The bytes of the next batch: pairs, chats and texts from JSONL and Parquet, shuffled, tokenised, resumable; and text
+//! The bytes of the next batch: pairs, chats and texts from JSONL, CSV, plain text and Parquet, shuffled, tokenised, resumable; and text
 //! scores.
 //!
 //! Files are opened once for a checking, indexing pass ([`Sources`]); then an [`Order`] says which row comes when, and a
@@ -17,9 +17,9 @@ mod documents;
 mod effort;
 mod error;
 mod evaluate;
+mod form;
 mod generation_tags;
 mod heap;
-mod jsonl;
 mod jsonl_row;
 mod kind;
 mod layout;
@@ -34,6 +34,7 @@ mod parquet_file;
 mod recipe;
 mod ring;
 mod row_text;
+mod rows;
 pub mod score;
 mod sources;
 mod template_json;

@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::columns::{ChosenColumns, Columns};
-use crate::jsonl::{self, JsonlScratch};
+use crate::form::Form;
 use crate::layout::{Block, BlockBuilder, DataFacts, block_target};
 use crate::parquet_file::{self, ParquetFile};
+use crate::rows::{self, RowFile, RowScratch};
 use crate::window::{RowPlace, Texts};
 use crate::{DataError, Kind, Order};
 
@@ -30,7 +31,7 @@ struct DataFile {
 /// What is kept of a file between reads.
 #[derive(Debug)]
 enum Kept {
-    Jsonl { bytes: u64 },
+    Rows(RowFile),
     Parquet(ParquetFile),
 }
 
@@ -62,7 +63,7 @@ impl Sources {
             let file = number as u32;
             let (chosen, builder) = (&mut chosen, &mut builder);
             let kept = match format(path)? {
-                Format::Jsonl => Kept::Jsonl { bytes: jsonl::scan(path, file, kind, &wanted, chosen, builder)? },
+                Format::Rows(form) => Kept::Rows(rows::scan(path, (file, form), kind, &wanted, chosen, builder)?),
                 Format::Parquet => Kept::Parquet(parquet_file::scan(path, file, kind, &wanted, chosen, builder)?),
             };
             files.push(DataFile { path: path.clone(), kept });
@@ -110,11 +111,14 @@ impl Sources {
     /// Heap of the index itself, in bytes.
     pub(crate) fn index_bytes(&self) -> u64 {
         let paths: usize = self.files.iter().map(|f| f.path.capacity()).sum();
+        let kept = |f: &DataFile| if let Kept::Rows(kept) = &f.kept { kept.heap_bytes() } else { 0 };
+        let headers: u64 = self.files.iter().map(kept).sum();
         let ChosenColumns { source, target, input, .. } = &self.columns;
         let names = source.capacity() + target.capacity() + input.as_ref().map_or(0, String::capacity);
         size_of_val(&*self.blocks) as u64
             + size_of_val(&*self.files) as u64
             + (paths + names) as u64
+            + headers
             + self.facts.row_group_bytes
     }
 
@@ -140,7 +144,7 @@ impl Sources {
         let block = self.blocks[at.block as usize];
         let file = &self.files[block.file as usize];
         let place = match &file.kept {
-            Kept::Jsonl { .. } => jsonl::line_of(&file.path, block, at.row)
+            Kept::Rows(kept) => rows::line_of(&file.path, kept, block, at.row)
                 .map_or_else(|_| format!("a row behind byte {}", block.place), |line| format!("line {line}")),
             Kept::Parquet(_) => format!("row {}", block.place + u64::from(at.row)),
         };
@@ -157,7 +161,7 @@ impl Sources {
         let block = self.blocks[number];
         let file = &self.files[block.file as usize];
         match &file.kept {
-            Kept::Jsonl { bytes } => jsonl::read(&file.path, *bytes, &self.columns, block, &mut scratch.jsonl, texts),
+            Kept::Rows(kept) => rows::read(&file.path, kept, &self.columns, block, &mut scratch.rows, texts),
             Kept::Parquet(kept) => parquet_file::read(&file.path, kept, &self.columns, block, texts),
         }
     }
@@ -165,18 +169,19 @@ impl Sources {
 
 /// Buffers for reading blocks of any kind.
 pub(crate) struct ReadScratch {
-    jsonl: JsonlScratch,
+    rows: RowScratch,
 }
 
 impl ReadScratch {
     /// Buffers that fit each block of `sources`.
     pub fn for_sources(sources: &Sources) -> ReadScratch {
         let facts = sources.facts();
-        let any = sources.files.iter().any(|f| matches!(f.kept, Kept::Jsonl { .. }));
+        let any = sources.files.iter().any(|f| matches!(f.kept, Kept::Rows(_)));
         let room = |bytes: u64| if any { bytes as usize } else { 0 };
         ReadScratch {
-            jsonl: JsonlScratch::with_room(
+            rows: RowScratch::with_room(
                 room(facts.largest_block),
+                room(facts.longest_line),
                 room(facts.longest_source),
                 room(facts.longest_target),
             ),
@@ -185,7 +190,7 @@ impl ReadScratch {
 }
 
 enum Format {
-    Jsonl,
+    Rows(Form),
     Parquet,
 }
 
@@ -193,7 +198,13 @@ fn format(path: &Path) -> Result<Format, DataError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|e| name.ends_with(e));
     if ends(&[".jsonl", ".ndjson", ".jsonlines", ".json"]) {
-        Ok(Format::Jsonl)
+        Ok(Format::Rows(Form::Json))
+    } else if ends(&[".csv"]) {
+        Ok(Format::Rows(Form::Csv { delimiter: b',' }))
+    } else if ends(&[".tsv", ".tab"]) {
+        Ok(Format::Rows(Form::Csv { delimiter: b'\t' }))
+    } else if ends(&[".txt", ".text"]) {
+        Ok(Format::Rows(Form::Line))
     } else if ends(&[".parquet"]) {
         Ok(Format::Parquet)
     } else if ends(&[".gz", ".zst", ".zstd", ".bz2", ".xz"]) {

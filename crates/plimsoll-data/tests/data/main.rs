@@ -2,6 +2,7 @@
 
 mod chat;
 mod chat_peer;
+mod csv;
 mod documents;
 mod fixture;
 mod jsonl;

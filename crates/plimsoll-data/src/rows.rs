@@ -1,0 +1,223 @@
+//! Files of rows of text, one behind the other: one validating pass that builds the block index, and blocks read by position.
+//!
+//! Invariant: no more than one row is held while scanning, no more than one block while reading, and every row is checked
+//! before the first batch. Blank lines are skipped, a byte order mark and CR LF are understood, the last line may lack its
+//! newline. How rows and cells are written is a [`Form`]. It knows nothing of order and tokens.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use fs_err::File;
+
+use crate::form::{Cutter, Fault, Form};
+use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
+use crate::row_text::RowText;
+use crate::window::Texts;
+use crate::{ChosenColumns, Columns, DataError, Kind, Style};
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
+const READ_BYTES: usize = 256 << 10;
+
+/// What is kept of a file between reads.
+#[derive(Debug)]
+pub(crate) struct RowFile {
+    form: Form,
+    bytes: u64,
+    /// Its columns, where the file itself names them once.
+    header: Box<[String]>,
+}
+
+impl RowFile {
+    /// Heap of what is kept, in bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let names: usize = self.header.iter().map(String::capacity).sum();
+        (size_of_val(&*self.header) + names) as u64
+    }
+}
+
+/// Reads all of `path`, checks each row and adds it to `builder`. `chosen` is decided by the first row where it is still
+/// open.
+pub(crate) fn scan(
+    path: &Path,
+    (file, form): (u32, Form),
+    kind: Kind,
+    wanted: &Columns,
+    chosen: &mut Option<ChosenColumns>,
+    builder: &mut BlockBuilder,
+) -> Result<RowFile, DataError> {
+    let mut reader = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+    let mut cutter = Cutter::new(form, &[]);
+    let (mut raw, mut text) = (Vec::new(), RowText::default());
+    let at = |line: u64| At { path, line };
+    let header = cutter.read_header(&mut reader, &mut raw)?;
+    let (mut offset, mut line, mut block_end) = (raw.len() as u64, 1 + newlines(&raw), 0u64);
+    header.map_err(|fault| at(1).error(fault, &ChosenColumns::default()))?;
+    loop {
+        let read = cutter.next(&mut reader, &mut raw)?;
+        if read == 0 {
+            break;
+        }
+        if read > MAX_ROW_BYTES {
+            return Err(DataError::RowTooLong { path: path.into(), place: at(line).place(), limit: MAX_ROW_BYTES });
+        }
+        let skipped = if offset == 0 && raw.starts_with(BOM) { BOM.len() } else { 0 };
+        let (body, start, here) = (&raw[skipped..], offset + skipped as u64, at(line));
+        offset += read as u64;
+        line += newlines(&raw);
+        if cutter.is_blank(body) {
+            continue;
+        }
+        if chosen.is_none() {
+            let present = cutter.columns(body);
+            *chosen = present.map(|present| wanted.choose(kind, path, &here.place(), &present)).transpose()?;
+        }
+        // A first line of JSON that is no object shows no columns; cutting it says what is wrong with it.
+        let open = ChosenColumns::default();
+        let columns = chosen.as_ref().unwrap_or(&open);
+        let cut = cutter.cells(body, &columns.wants(), &mut text.cells);
+        let is_last = reader.fill_buf()?.is_empty();
+        let cut = if is_last && cutter.ends_inside_quotes(&raw) { Err(Fault::OpenQuote) } else { cut };
+        cut.map_err(|fault| here.error(fault, columns))?;
+        text.make(columns).map_err(|fault| fault.at(path.into(), here.place(), columns.source.clone()))?;
+        let (source, target) = text.texts(columns);
+        builder.facts.longest_line = builder.facts.longest_line.max(read as u64);
+        let gap = if start >= block_end { (start - block_end).min(u64::from(u32::MAX)) as u32 } else { 0 };
+        builder.row(file, start, gap, body.len() as u32, source.len() as u64, target.len() as u64);
+        block_end = offset;
+    }
+    builder.close();
+    builder.facts.most_cells = builder.facts.most_cells.max(cutter.header().len() as u64);
+    Ok(RowFile { form, bytes: offset, header: cutter.into_header().into() })
+}
+
+fn newlines(raw: &[u8]) -> u64 {
+    raw.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// Where a row begins.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    path: &'a Path,
+    line: u64,
+}
+
+impl At<'_> {
+    fn place(&self) -> String {
+        format!("line {}", self.line)
+    }
+
+    fn error(&self, fault: Fault, columns: &ChosenColumns) -> DataError {
+        let (path, line, place) = (self.path.to_path_buf(), self.line, self.place());
+        let wants = columns.wants();
+        let name = |i: usize| wants[i].name.to_string();
+        match fault {
+            Fault::NotJson(reason) => DataError::NotJson { path, line, reason },
+            Fault::NotAnObject(found) => DataError::NotAnObject { path, line, found },
+            Fault::Twice(i) => DataError::DuplicateColumn { path, line, column: name(i) },
+            Fault::Other(i, found) if columns.style == Style::Messages => {
+                DataError::NotMessages { path, place, column: name(i), found: found.into() }
+            }
+            Fault::Other(i, found) => DataError::NotAString { path, place, column: name(i), found: found.into() },
+            Fault::BadMessage(i, fault) => fault.at(path, place, name(i)),
+            Fault::Missing(i, present) => {
+                DataError::MissingColumn { path, place, column: name(i), present: present.join(", ") }
+            }
+            Fault::Cells { expected, found } => DataError::Cells { path, line, expected, found },
+            Fault::NotUtf8(i) => DataError::NotUtf8 { path, line, column: i.map(name) },
+            Fault::OpenQuote => DataError::OpenQuote { path, line },
+        }
+    }
+}
+
+/// Buffers for reading blocks, kept between reads.
+#[derive(Default)]
+pub(crate) struct RowScratch {
+    block: Vec<u8>,
+    raw: Vec<u8>,
+    text: RowText,
+}
+
+impl RowScratch {
+    /// With room for the largest block, the longest row and the longest texts.
+    pub fn with_room(block: usize, row: usize, source: usize, target: usize) -> RowScratch {
+        RowScratch {
+            block: Vec::with_capacity(block),
+            raw: Vec::with_capacity(row),
+            text: RowText::with_room(source, target),
+        }
+    }
+}
+
+/// Appends the rows of `block` to `texts`.
+pub(crate) fn read(
+    path: &Path,
+    kept: &RowFile,
+    columns: &ChosenColumns,
+    block: Block,
+    scratch: &mut RowScratch,
+    texts: &mut Texts,
+) -> Result<(), DataError> {
+    let changed = |expected: String, found: String| DataError::Changed {
+        path: path.into(),
+        place: format!("byte {}", block.place),
+        expected,
+        found,
+    };
+    let file = File::open(path)?;
+    let now = file.metadata()?.len();
+    if now != kept.bytes {
+        return Err(changed(format!("a file of {} bytes", kept.bytes), format!("{now} bytes")));
+    }
+    let RowScratch { block: bytes, raw, text } = scratch;
+    bytes.resize(block.raw_bytes as usize, 0);
+    file.file().read_exact_at(bytes, block.place)?;
+    let wants = columns.wants();
+    let mut cutter = Cutter::new(kept.form, &kept.header);
+    let (mut from, mut rows) = (&bytes[..], 0);
+    while cutter.next(&mut from, raw)? > 0 {
+        if cutter.is_blank(raw) {
+            continue;
+        }
+        if let Err(fault) = cutter.cells(raw, &wants, &mut text.cells) {
+            let expected = if matches!(fault, Fault::NotJson(_)) { "a JSON object" } else { "a row as it was" };
+            return Err(changed(expected.into(), format!("{fault:?}")));
+        }
+        text.make(columns).map_err(|fault| changed("a conversation".into(), fault.found))?;
+        let (source, target) = text.texts(columns);
+        texts.push(source, target);
+        rows += 1;
+    }
+    if rows != block.rows {
+        return Err(changed(format!("{} rows", block.rows), format!("{rows} rows")));
+    }
+    Ok(())
+}
+
+/// The number, from 1, of the line at which row `row` of `block` begins. Reads the file up to there, in small pieces; for
+/// messages only.
+pub(crate) fn line_of(path: &Path, kept: &RowFile, block: Block, row: u32) -> Result<u64, DataError> {
+    let mut reader = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+    let mut line = 1;
+    let mut before = reader.by_ref().take(block.place);
+    loop {
+        let there = before.fill_buf()?;
+        if there.is_empty() {
+            break;
+        }
+        line += newlines(there);
+        let used = there.len();
+        before.consume(used);
+    }
+    let (mut cutter, mut raw, mut seen) = (Cutter::new(kept.form, &kept.header), Vec::new(), 0);
+    while cutter.next(&mut reader, &mut raw)? > 0 {
+        if !cutter.is_blank(&raw) {
+            if seen == row {
+                return Ok(line);
+            }
+            seen += 1;
+        }
+        line += newlines(&raw);
+    }
+    Ok(line)
+}
