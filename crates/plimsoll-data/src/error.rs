@@ -33,11 +33,27 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
     },
-    /// A compressed file.
-    #[error("`{path}` is compressed; expected a plain file, unpack it first")]
-    Compressed {
+    /// A file packed in a way that is not read.
+    #[error("`{path}` is packed; expected a plain file, or `.gz` or `.zst` of `.jsonl`, `.csv`, `.tsv` or `.txt`")]
+    Packed {
         /// The file.
         path: PathBuf,
+    },
+    /// A packed file where there is no folder to unpack it into.
+    #[error("`{path}` is packed, and there is no folder for its unpacked rows; unpack it first")]
+    NoFolder {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A packed file that is broken.
+    #[error("`{path}`, {place}: expected more packed rows, found what cannot be unpacked: {reason}")]
+    BadPacking {
+        /// The file.
+        path: PathBuf,
+        /// `line 7`.
+        place: String,
+        /// What the library said.
+        reason: String,
     },
     /// All files together hold no row.
     #[error("no rows in {files} file(s), the first is `{path}`")]

@@ -63,11 +63,6 @@ impl Cutter {
     }
 
     /// The columns of the file, where it names them once.
-    pub fn header(&self) -> &[String] {
-        &self.header
-    }
-
-    /// Those, to keep.
     pub fn into_header(self) -> Vec<String> {
         self.header
     }
@@ -137,7 +132,8 @@ impl Cutter {
         let mut closed = raw.to_vec();
         closed.push(b'"');
         let (mut again, mut read) = (Record::new(self.form), Vec::new());
-        again.read(&mut &closed[..], &mut read).is_ok_and(|n| n == closed.len()) && again.cells().eq(self.record.cells())
+        again.read(&mut &closed[..], &mut read).is_ok_and(|n| n == closed.len())
+            && again.cells().eq(self.record.cells())
     }
 
     fn csv_cells(&self, wants: &[Want<'_>], texts: &mut [String]) -> Result<(), Fault> {

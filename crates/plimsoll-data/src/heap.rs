@@ -151,7 +151,12 @@ fn read_bytes(facts: &DataFacts, kind: Kind) -> u64 {
         // CSV so are the ends of the cells.
         longest => {
             let cells = 3 * (facts.most_cells.max(16) * size_of::<usize>() as u64) + 3072;
-            facts.largest_block + facts.longest_source + facts.longest_target + 4 * longest + cells
+            facts.largest_block
+                + facts.longest_source
+                + facts.longest_target
+                + 4 * longest
+                + cells
+                + facts.unpacking_bytes
         }
     };
     let chat = match kind {

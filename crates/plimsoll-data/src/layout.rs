@@ -45,6 +45,9 @@ pub struct DataFacts {
     /// Most columns of a CSV file.
     #[serde(default)]
     pub most_cells: u64,
+    /// Heap of reading packed files, where there are any.
+    #[serde(default)]
+    pub unpacking_bytes: u64,
     /// Longest source text, in bytes.
     pub longest_source: u64,
     /// Longest target text, in bytes.

@@ -27,6 +27,7 @@ mod lengths;
 mod loader;
 mod messages;
 mod order;
+mod packed;
 mod pages;
 mod pairs;
 mod parquet_cells;

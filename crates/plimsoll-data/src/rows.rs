@@ -4,7 +4,7 @@
 //! before the first batch. Blank lines are skipped, a byte order mark and CR LF are understood, the last line may lack its
 //! newline. How rows and cells are written is a [`Form`]. It knows nothing of order and tokens.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use fs_err::File;
 
 use crate::form::{Cutter, Fault, Form};
 use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
+use crate::packed::{FrameReader, FrameScratch, Frames, Packing, READ_HEAP, Unpacking};
 use crate::row_text::RowText;
 use crate::window::Texts;
 use crate::{ChosenColumns, Columns, DataError, Kind, Style};
@@ -26,43 +27,93 @@ pub(crate) struct RowFile {
     bytes: u64,
     /// Its columns, where the file itself names them once.
     header: Box<[String]>,
+    /// What is read instead of a packed file.
+    frames: Option<Frames>,
 }
 
 impl RowFile {
     /// Heap of what is kept, in bytes.
     pub fn heap_bytes(&self) -> u64 {
         let names: usize = self.header.iter().map(String::capacity).sum();
-        (size_of_val(&*self.header) + names) as u64
+        (size_of_val(&*self.header) + names) as u64 + self.frames.as_ref().map_or(0, Frames::heap_bytes)
+    }
+
+    /// Bytes on the disk beside the file itself.
+    pub fn disk_bytes(&self) -> u64 {
+        self.frames.as_ref().map_or(0, Frames::disk_bytes)
+    }
+
+    /// The bytes of the file, unpacked, from the first on.
+    fn reader(&self, path: &Path) -> Result<Box<dyn BufRead + '_>, DataError> {
+        Ok(match &self.frames {
+            Some(frames) => Box::new(FrameReader::new(frames)?),
+            None => Box::new(BufReader::with_capacity(READ_BYTES, File::open(path)?)),
+        })
     }
 }
 
-/// Reads all of `path`, checks each row and adds it to `builder`. `chosen` is decided by the first row where it is still
-/// open.
+/// What is to be read of a file, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Scan<'a> {
+    pub path: &'a Path,
+    /// Its number.
+    pub file: u32,
+    pub form: Form,
+    /// How it is packed, and the folder for its frames.
+    pub packed: Option<(Packing, &'a Path)>,
+    pub kind: Kind,
+    pub wanted: &'a Columns,
+}
+
+/// Reads all of a file, checks each row and adds it to `builder`. `chosen` is decided by the first row where it is still open.
 pub(crate) fn scan(
-    path: &Path,
-    (file, form): (u32, Form),
-    kind: Kind,
-    wanted: &Columns,
+    of: Scan<'_>,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<RowFile, DataError> {
-    let mut reader = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+    let bytes = fs_err::metadata(of.path)?.len();
+    let mut kept = RowFile { form: of.form, bytes, header: Box::default(), frames: None };
+    if let Some((packing, folder)) = of.packed {
+        builder.facts.unpacking_bytes = READ_HEAP;
+        kept.frames = Frames::find(of.path, folder);
+        if kept.frames.is_none() {
+            let mut unpacking = Unpacking::start(of.path, packing, folder)?;
+            kept.header = scan_rows(of, &mut unpacking, chosen, builder)?;
+            kept.frames = Some(unpacking.finish()?);
+            return Ok(kept);
+        }
+    }
+    let header = scan_rows(of, &mut *kept.reader(of.path)?, chosen, builder)?;
+    Ok(RowFile { header, ..kept })
+}
+
+/// The rows of a stream; gives the header.
+fn scan_rows(
+    of: Scan<'_>,
+    reader: &mut dyn BufRead,
+    chosen: &mut Option<ChosenColumns>,
+    builder: &mut BlockBuilder,
+) -> Result<Box<[String]>, DataError> {
+    let Scan { path, file, form, kind, wanted, .. } = of;
     let mut cutter = Cutter::new(form, &[]);
     let (mut raw, mut text) = (Vec::new(), RowText::default());
-    let at = |line: u64| At { path, line };
-    let header = cutter.read_header(&mut reader, &mut raw)?;
+    let at = |line: u64| At { path, line, packed: of.packed.is_some() };
+    let header = cutter.read_header(reader, &mut raw).map_err(|e| at(1).unreadable(e))?;
     let (mut offset, mut line, mut block_end) = (raw.len() as u64, 1 + newlines(&raw), 0u64);
     header.map_err(|fault| at(1).error(fault, &ChosenColumns::default()))?;
     loop {
-        let read = cutter.next(&mut reader, &mut raw)?;
+        let here = at(line);
+        let read = cutter.next(reader, &mut raw).map_err(|e| here.unreadable(e))?;
         if read == 0 {
             break;
         }
         if read > MAX_ROW_BYTES {
-            return Err(DataError::RowTooLong { path: path.into(), place: at(line).place(), limit: MAX_ROW_BYTES });
+            return Err(DataError::RowTooLong { path: path.into(), place: here.place(), limit: MAX_ROW_BYTES });
         }
+        // A record of CSV is read with the line ends before it.
+        let here = at(line + newlines_before(&raw));
         let skipped = if offset == 0 && raw.starts_with(BOM) { BOM.len() } else { 0 };
-        let (body, start, here) = (&raw[skipped..], offset + skipped as u64, at(line));
+        let (body, start) = (&raw[skipped..], offset + skipped as u64);
         offset += read as u64;
         line += newlines(&raw);
         if cutter.is_blank(body) {
@@ -76,7 +127,7 @@ pub(crate) fn scan(
         let open = ChosenColumns::default();
         let columns = chosen.as_ref().unwrap_or(&open);
         let cut = cutter.cells(body, &columns.wants(), &mut text.cells);
-        let is_last = reader.fill_buf()?.is_empty();
+        let is_last = reader.fill_buf().map_err(|e| here.unreadable(e))?.is_empty();
         let cut = if is_last && cutter.ends_inside_quotes(&raw) { Err(Fault::OpenQuote) } else { cut };
         cut.map_err(|fault| here.error(fault, columns))?;
         text.make(columns).map_err(|fault| fault.at(path.into(), here.place(), columns.source.clone()))?;
@@ -87,12 +138,19 @@ pub(crate) fn scan(
         block_end = offset;
     }
     builder.close();
-    builder.facts.most_cells = builder.facts.most_cells.max(cutter.header().len() as u64);
-    Ok(RowFile { form, bytes: offset, header: cutter.into_header().into() })
+    let header: Box<[String]> = cutter.into_header().into();
+    builder.facts.most_cells = builder.facts.most_cells.max(header.len() as u64);
+    Ok(header)
 }
 
 fn newlines(raw: &[u8]) -> u64 {
     raw.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// Those before the first byte of something else.
+fn newlines_before(raw: &[u8]) -> u64 {
+    let text = raw.iter().position(|byte| !matches!(byte, b'\n' | b'\r')).unwrap_or(raw.len());
+    newlines(&raw[..text])
 }
 
 /// Where a row begins.
@@ -100,11 +158,20 @@ fn newlines(raw: &[u8]) -> u64 {
 struct At<'a> {
     path: &'a Path,
     line: u64,
+    packed: bool,
 }
 
 impl At<'_> {
     fn place(&self) -> String {
         format!("line {}", self.line)
+    }
+
+    /// The file cannot be read on: as the system says, or because what it is packed in is broken.
+    fn unreadable(&self, error: io::Error) -> DataError {
+        match self.packed && error.kind() != io::ErrorKind::StorageFull {
+            true => DataError::BadPacking { path: self.path.into(), place: self.place(), reason: error.to_string() },
+            false => DataError::Io(error),
+        }
     }
 
     fn error(&self, fault: Fault, columns: &ChosenColumns) -> DataError {
@@ -136,6 +203,7 @@ pub(crate) struct RowScratch {
     block: Vec<u8>,
     raw: Vec<u8>,
     text: RowText,
+    frames: Option<FrameScratch>,
 }
 
 impl RowScratch {
@@ -145,6 +213,7 @@ impl RowScratch {
             block: Vec::with_capacity(block),
             raw: Vec::with_capacity(row),
             text: RowText::with_room(source, target),
+            frames: None,
         }
     }
 }
@@ -169,9 +238,18 @@ pub(crate) fn read(
     if now != kept.bytes {
         return Err(changed(format!("a file of {} bytes", kept.bytes), format!("{now} bytes")));
     }
-    let RowScratch { block: bytes, raw, text } = scratch;
+    let RowScratch { block: bytes, raw, text, frames: unpacking } = scratch;
     bytes.resize(block.raw_bytes as usize, 0);
-    file.file().read_exact_at(bytes, block.place)?;
+    match &kept.frames {
+        None => file.file().read_exact_at(bytes, block.place)?,
+        Some(frames) => {
+            if unpacking.is_none() {
+                *unpacking = Some(FrameScratch::new()?);
+            }
+            let unpacking = unpacking.as_mut().expect("it was just made");
+            frames.read_exact_at(unpacking, block.place, bytes)?;
+        }
+    }
     let wants = columns.wants();
     let mut cutter = Cutter::new(kept.form, &kept.header);
     let (mut from, mut rows) = (&bytes[..], 0);
@@ -197,7 +275,7 @@ pub(crate) fn read(
 /// The number, from 1, of the line at which row `row` of `block` begins. Reads the file up to there, in small pieces; for
 /// messages only.
 pub(crate) fn line_of(path: &Path, kept: &RowFile, block: Block, row: u32) -> Result<u64, DataError> {
-    let mut reader = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+    let mut reader = kept.reader(path)?;
     let mut line = 1;
     let mut before = reader.by_ref().take(block.place);
     loop {
@@ -213,7 +291,7 @@ pub(crate) fn line_of(path: &Path, kept: &RowFile, block: Block, row: u32) -> Re
     while cutter.next(&mut reader, &mut raw)? > 0 {
         if !cutter.is_blank(&raw) {
             if seen == row {
-                return Ok(line);
+                return Ok(line + newlines_before(&raw));
             }
             seen += 1;
         }

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::columns::{ChosenColumns, Columns};
 use crate::form::Form;
 use crate::layout::{Block, BlockBuilder, DataFacts, block_target};
+use crate::packed::Packing;
 use crate::parquet_file::{self, ParquetFile};
-use crate::rows::{self, RowFile, RowScratch};
+use crate::rows::{self, RowFile, RowScratch, Scan};
 use crate::window::{RowPlace, Texts};
 use crate::{DataError, Kind, Order};
 
@@ -48,13 +49,27 @@ impl Sources {
         Sources::open_kind(patterns, Kind::Pairs, wanted)
     }
 
-    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them.
+    /// As [`Sources::open_in`], with no folder for what is unpacked.
     pub fn open_kind(patterns: &[PathBuf], kind: Kind, wanted: Columns) -> Result<Sources, DataError> {
+        Sources::open_in(patterns, kind, wanted, None)
+    }
+
+    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them. Packed ones
+    /// are unpacked once into `folder`, in frames that can be entered anywhere.
+    pub fn open_in(
+        patterns: &[PathBuf],
+        kind: Kind,
+        wanted: Columns,
+        folder: Option<&Path>,
+    ) -> Result<Sources, DataError> {
         let paths = expand(patterns)?;
         let mut bytes = 0;
         for path in &paths {
-            format(path)?;
-            bytes += fs_err::metadata(path)?.len();
+            let (_, packing) = format(path)?;
+            if packing.is_some() && folder.is_none() {
+                return Err(DataError::NoFolder { path: path.clone() });
+            }
+            bytes += fs_err::metadata(path)?.len() * if packing.is_some() { UNPACKED } else { 1 };
         }
         let mut builder = BlockBuilder::new(block_target(bytes));
         let mut chosen = None;
@@ -62,8 +77,12 @@ impl Sources {
         for (number, path) in paths.iter().enumerate() {
             let file = number as u32;
             let (chosen, builder) = (&mut chosen, &mut builder);
-            let kept = match format(path)? {
-                Format::Rows(form) => Kept::Rows(rows::scan(path, (file, form), kind, &wanted, chosen, builder)?),
+            let (format, packing) = format(path)?;
+            let kept = match format {
+                Format::Rows(form) => {
+                    let packed = packing.zip(folder);
+                    Kept::Rows(rows::scan(Scan { path, file, form, packed, kind, wanted: &wanted }, chosen, builder)?)
+                }
                 Format::Parquet => Kept::Parquet(parquet_file::scan(path, file, kind, &wanted, chosen, builder)?),
             };
             files.push(DataFile { path: path.clone(), kept });
@@ -102,6 +121,12 @@ impl Sources {
     /// The files, in order.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|f| f.path.as_path())
+    }
+
+    /// Bytes on the disk that were needed to unpack.
+    pub fn unpacked_bytes(&self) -> u64 {
+        let of = |f: &DataFile| if let Kept::Rows(kept) = &f.kept { kept.disk_bytes() } else { 0 };
+        self.files.iter().map(of).sum()
     }
 
     pub(crate) fn blocks(&self) -> &[Block] {
@@ -194,24 +219,29 @@ enum Format {
     Parquet,
 }
 
-fn format(path: &Path) -> Result<Format, DataError> {
+/// How much larger packed text usually is when it is unpacked.
+const UNPACKED: u64 = 4;
+
+fn format(path: &Path) -> Result<(Format, Option<Packing>), DataError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let ends = |endings: &[&str]| endings.iter().any(|e| name.ends_with(e));
-    if ends(&[".jsonl", ".ndjson", ".jsonlines", ".json"]) {
-        Ok(Format::Rows(Form::Json))
+    let (packing, inner) = Packing::of(&name).map_or((None, name.as_str()), |(packing, inner)| (Some(packing), inner));
+    let ends = |endings: &[&str]| endings.iter().any(|e| inner.ends_with(e));
+    let format = if ends(&[".jsonl", ".ndjson", ".jsonlines", ".json"]) {
+        Format::Rows(Form::Json)
     } else if ends(&[".csv"]) {
-        Ok(Format::Rows(Form::Csv { delimiter: b',' }))
+        Format::Rows(Form::Csv { delimiter: b',' })
     } else if ends(&[".tsv", ".tab"]) {
-        Ok(Format::Rows(Form::Csv { delimiter: b'\t' }))
+        Format::Rows(Form::Csv { delimiter: b'\t' })
     } else if ends(&[".txt", ".text"]) {
-        Ok(Format::Rows(Form::Line))
-    } else if ends(&[".parquet"]) {
-        Ok(Format::Parquet)
-    } else if ends(&[".gz", ".zst", ".zstd", ".bz2", ".xz"]) {
-        Err(DataError::Compressed { path: path.into() })
+        Format::Rows(Form::Line)
+    } else if ends(&[".parquet"]) && packing.is_none() {
+        Format::Parquet
+    } else if packing.is_some() || ends(&[".bz2", ".xz", ".lz4", ".zip", ".7z"]) {
+        return Err(DataError::Packed { path: path.into() });
     } else {
-        Err(DataError::UnknownFormat { path: path.into() })
-    }
+        return Err(DataError::UnknownFormat { path: path.into() });
+    };
+    Ok((format, packing))
 }
 
 fn expand(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {

@@ -5,6 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -161,9 +162,19 @@ fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let same = "the same long text ".repeat(40);
     let repeated: Vec<_> = (0..12_000).map(|i| (format!("{same}{}", i % 900), format!("{}", i % 3))).collect();
     write_parquet(&at("dictionary.parquet"), &repeated, true);
-    ["short.jsonl", "mixed.jsonl", "more.jsonl", "hard.jsonl", "mixed.parquet", "dictionary.parquet"]
-        .map(|name| (name, at(name)))
-        .to_vec()
+    let cells: String = mixed(20_000).map(|(s, t)| format!("\"{s}\",{t}\n")).collect();
+    fs_err::write(at("mixed.csv"), "source,target\n".to_string() + &cells).unwrap();
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(&fs_err::read(at("mixed.jsonl")).unwrap()).unwrap();
+    fs_err::write(at("mixed.jsonl.gz"), packer.finish().unwrap()).unwrap();
+    let text = ["short.jsonl", "mixed.jsonl", "more.jsonl", "hard.jsonl", "mixed.csv", "mixed.jsonl.gz"];
+    text.into_iter().chain(["mixed.parquet", "dictionary.parquet"]).map(|name| (name, at(name))).collect()
+}
+
+/// Pairs, and what is packed unpacked beside them.
+fn open(path: &Path) -> Arc<Sources> {
+    let files = [path.to_path_buf()];
+    Arc::new(Sources::open_in(&files, Kind::Pairs, Columns::default(), path.parent()).unwrap())
 }
 
 /// Chats that are hard in one way each: many short messages, long ones, quotes and line ends, a usual mixture.
@@ -281,7 +292,7 @@ fn the_loaders_heap_stays_below_its_formula() {
         for (tokenizer_name, tokenizer) in &tokenizers {
             for (threads, prefetch) in [(1, 2), (3, 8)] {
                 let before = LIVE.load(Relaxed);
-                let sources = Arc::new(Sources::open(std::slice::from_ref(path), Columns::default()).unwrap());
+                let sources = open(path);
                 let order = Order::new(1, true);
                 let facts = sources.load_facts(order).with_effort(effort(tokenizer));
                 let planned = loader_heap(&facts, shape, threads, prefetch);
@@ -323,7 +334,7 @@ fn the_loaders_heap_stays_below_its_formula() {
     // An evaluation with its texts.
     for (name, path) in files.iter().filter(|f| f.0 != "hard.jsonl") {
         let before = LIVE.load(Relaxed);
-        let sources = Arc::new(Sources::open(std::slice::from_ref(path), Columns::default()).unwrap());
+        let sources = open(path);
         let facts = sources.load_facts(Order::new(0, false));
         let planned = loader_heap(&facts, shape, 2, 2).total_bytes() + facts.row_texts_bytes();
         PEAK.store(LIVE.load(Relaxed), Relaxed);

@@ -63,6 +63,8 @@ pub struct DiskFacts {
     pub best: bool,
     /// Files that the final model takes over from its source: the tokenizer's, and small ones.
     pub side_files: Bytes,
+    /// Packed data, unpacked so that they can be entered anywhere.
+    pub unpacked: Bytes,
     /// Weight updates of the run, each with a line in the journal.
     pub steps: u64,
 }
@@ -286,6 +288,7 @@ pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
         vec![
             ("checkpoints", checkpoint * checkpoints),
             ("final model", model + facts.side_files + HEADERS),
+            ("unpacked data", facts.unpacked),
             ("records", RECORDS + STEP_LINE * facts.steps),
         ],
     )

@@ -147,7 +147,7 @@ pub fn prepare_and<T>(
     let eval = match &settings.eval_data {
         Some(path) => {
             let same = sources.columns().again();
-            Some(Arc::new(Sources::open_kind(std::slice::from_ref(path), kind, same).or_usage()?))
+            Some(Arc::new(samples::open(std::slice::from_ref(path), kind, same).or_usage()?))
         }
         None => None,
     };
@@ -215,7 +215,9 @@ pub fn prepare_and<T>(
     let hold = settings.card.map(|form| Hold::open(0, form)).transpose().or_usage();
     let hold = hold.map_err(|fail| fail.hint("`train.device` = `auto` (`--device auto`) runs it on the CPU then"))?;
     let pins = pins(settings, &job.spec)?;
-    let Budgets { ram, ram_there, disk, disk_there } = budget::budgets(settings, supervisor, &root, run, &mut remarks)?;
+    let unpacked = Bytes(sources.unpacked_bytes() + eval.as_ref().map_or(0, |of| of.unpacked_bytes()));
+    let Budgets { ram, ram_there, disk, disk_there } =
+        budget::budgets(settings, supervisor, &root, (run, unpacked), &mut remarks)?;
     let mut terms = Terms {
         ram,
         ram_there,
@@ -225,6 +227,7 @@ pub fn prepare_and<T>(
             keep: settings.keep as usize,
             best: eval.is_some(),
             side_files: side_files(&settings.model)?,
+            unpacked,
             steps,
         },
         overheads: Overheads {

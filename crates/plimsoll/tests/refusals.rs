@@ -3,13 +3,15 @@
 
 mod support_run;
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use support_run::{Said, Workshop};
+use serde_json::Value;
+use support_run::{PINS, Said, Workshop};
 
 const JOB: &str = "effective_batch = 8\nsteps = 3\n";
 
@@ -179,6 +181,34 @@ fn a_parquet_file_that_is_cut_anywhere_is_refused_and_the_whole_one_trains() {
     refused(&workshop, &["--data", "pairs.parquet"], 2, &["pairs.parquet`, ", "not a readable Parquet file"]);
     fs_err::write(&path, "").unwrap();
     refused(&workshop, &["--data", "pairs.parquet"], 2, &["pairs.parquet`"]);
+}
+
+#[test]
+fn csv_and_packed_files_train_as_the_plain_one_and_a_cut_one_is_refused() {
+    let workshop = workshop().with_own_cache();
+    workshop.job(&format!("{JOB}{PINS}"));
+    let rows: String = (0..200).map(|row| format!("\"what is, say, {row}?\",your dog\r\n")).collect();
+    let csv = "prompt,response\r\n".to_string() + &rows;
+    fs_err::write(workshop.path("pairs.csv"), &csv).unwrap();
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packer.write_all(csv.as_bytes()).unwrap();
+    let packed = packer.finish().unwrap();
+    fs_err::write(workshop.path("pairs.csv.gz"), &packed).unwrap();
+    let loss = |data: &str, out: &str| {
+        let args = ["train", "job.toml", "--data", data, "--out", out, "--no-shuffle"];
+        workshop.plimsoll(&args).must(0, &["done: 3 steps"]);
+        let summary: Value =
+            serde_json::from_slice(&fs_err::read(workshop.path(out).join("summary.json")).unwrap()).unwrap();
+        summary["final_loss"].as_f64().unwrap()
+    };
+    assert_eq!(loss("pairs.csv", "plain"), loss("pairs.csv.gz", "packed"));
+    let said = workshop.plimsoll(&["plan", "job.toml", "--data", "pairs.csv.gz"]);
+    said.must(0, &[]);
+    assert!(said.stdout.contains("unpacked data"), "{}", said.stdout);
+    fs_err::write(workshop.path("pairs.csv.gz"), &packed[..packed.len() / 2]).unwrap();
+    refused(&workshop, &["--data", "pairs.csv.gz"], 2, &["pairs.csv.gz`, line ", "cannot be unpacked"]);
+    fs_err::write(workshop.path("pairs.csv"), csv + "alone\n").unwrap();
+    refused(&workshop, &["--data", "pairs.csv"], 2, &["pairs.csv`, line 202: expected 2 cells", "found 1"]);
 }
 
 #[test]

@@ -26,7 +26,8 @@ fn cell(text: &str, delimiter: char, always: bool) -> String {
 }
 
 fn written(rows: &[(String, String)], delimiter: char, end: &str, always: bool) -> String {
-    let line = |a: &str, b: &str| format!("{}{delimiter}{}{end}", cell(a, delimiter, always), cell(b, delimiter, always));
+    let line =
+        |a: &str, b: &str| format!("{}{delimiter}{}{end}", cell(a, delimiter, always), cell(b, delimiter, always));
     let head = format!("id{delimiter}source{delimiter}target{end}");
     head + &rows.iter().map(|(s, t)| format!("7{delimiter}{}", line(s, t))).collect::<String>()
 }
@@ -34,6 +35,8 @@ fn written(rows: &[(String, String)], delimiter: char, end: &str, always: bool) 
 #[test]
 fn a_broken_record_is_named_with_the_line_at_which_it_begins() {
     let e = error_of("a.csv", b"source,target\n\"two\nlines\",b\n\nalone\n");
+    assert_eq!(e, "`a.csv`, line 5: expected 2 cells, as the header has, found 1");
+    let e = error_of("a.csv", b"source,target\r\na,b\r\n\r\nalone\r\nc,d\r\n");
     assert_eq!(e, "`a.csv`, line 4: expected 2 cells, as the header has, found 1");
     let e = error_of("a.csv", b"source,target\na,b\nc,\"never closed\n");
     assert_eq!(e, "`a.csv`, line 3: expected the quotes of this record to be closed, found the end of the file");
@@ -81,14 +84,14 @@ fn a_line_of_plain_text_is_a_text() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("a.txt");
     fs_err::write(&path, "\u{feff}first, \"line\"\r\n\n  \nnaïve 日本\nlast").unwrap();
-    let sources = Sources::open_kind(&[path.clone()], Kind::Text, Columns::default()).unwrap();
+    let sources = Sources::open_kind(std::slice::from_ref(&path), Kind::Text, Columns::default()).unwrap();
     assert_eq!(sources.columns().source, "text");
     let texts: Vec<String> = all_rows(Arc::new(sources)).into_iter().map(|(text, _)| text).collect();
     assert_eq!(texts, ["first, \"line\"", "naïve 日本", "last"]);
-    let e = Sources::open_kind(&[path.clone()], Kind::Pairs, Columns::default()).unwrap_err().to_string();
+    let e = Sources::open_kind(std::slice::from_ref(&path), Kind::Pairs, Columns::default()).unwrap_err().to_string();
     assert!(e.contains("cannot guess") && e.contains("`text`"), "{e}");
     fs_err::write(&path, b"good\n\xffbad\n").unwrap();
-    let e = Sources::open_kind(&[path.clone()], Kind::Text, Columns::default()).unwrap_err().to_string();
+    let e = Sources::open_kind(std::slice::from_ref(&path), Kind::Text, Columns::default()).unwrap_err().to_string();
     assert!(e.ends_with("line 2: expected UTF-8, found other bytes"), "{e}");
 }
 
@@ -101,7 +104,8 @@ fn batches_are_those_of_the_same_rows_in_jsonl() {
     let batches = |name: &str, threads: usize| -> Vec<Batch> {
         let sources = Arc::new(open(&dir.path().join(name)).unwrap());
         let settings = settings(shape, threads, 2, Cursor::default());
-        let mut loader = Loader::start(sources, Order::new(5, true), tokenizer.clone(), Recipe::default(), settings).unwrap();
+        let mut loader =
+            Loader::start(sources, Order::new(5, true), tokenizer.clone(), Recipe::default(), settings).unwrap();
         let mut owned = Owned::new(shape);
         (0..60)
             .map(|_| {
@@ -120,8 +124,11 @@ fn batches_are_those_of_the_same_rows_in_jsonl() {
 }
 
 fn any_text() -> impl Strategy<Value = String> {
-    proptest::collection::vec(prop_oneof![Just('"'), Just(','), Just('\n'), Just('\r'), Just('\t'), Just('é'), Just('x')], 0..6)
-        .prop_map(|chars| chars.into_iter().collect())
+    proptest::collection::vec(
+        prop_oneof![Just('"'), Just(','), Just('\n'), Just('\r'), Just('\t'), Just('é'), Just('x')],
+        0..6,
+    )
+    .prop_map(|chars| chars.into_iter().collect())
 }
 
 proptest! {

@@ -116,7 +116,13 @@ fn patterns_find_files_in_order_and_say_when_they_find_none() {
     assert_eq!(firsts, ["1", "2", "3"]);
     let none = Sources::open(&[dir.path().join("*.parquet")], Columns::default());
     assert!(matches!(none, Err(DataError::NoFiles { .. })));
-    for (name, part) in [("x.jsonl.gz", "is compressed"), ("x.xlsx", "unknown extension"), ("x.jsonl", "x.jsonl")] {
+    for (name, part) in [
+        ("x.jsonl.gz", "no folder"),
+        ("x.parquet.gz", "is packed"),
+        ("x.csv.xz", "is packed"),
+        ("x.xlsx", "unknown extension"),
+        ("x.jsonl", "x.jsonl"),
+    ] {
         let e = open_error(&dir.path().join(name));
         assert!(e.contains(part), "{e}");
     }

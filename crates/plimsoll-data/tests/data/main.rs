@@ -7,6 +7,7 @@ mod documents;
 mod fixture;
 mod jsonl;
 mod lengths;
+mod packed;
 mod parquet;
 mod pyarrow;
 mod stream;

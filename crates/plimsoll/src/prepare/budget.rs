@@ -29,12 +29,13 @@ pub struct Budgets {
     pub disk_there: Bytes,
 }
 
-/// RAM and disk that the run may use, with what is to be said about them. `folder` is the run's.
+/// RAM and disk that the run may use, with what is to be said about them. `folder` is the run's; `unpacked` was written for it
+/// elsewhere.
 pub fn budgets(
     settings: &Settings,
     supervisor: Supervisor,
     root: &Root,
-    folder: &Path,
+    (folder, unpacked): (&Path, Bytes),
     remarks: &mut Vec<String>,
 ) -> Result<Budgets, Fail> {
     let mut ours = vec![own_memory(root)?];
@@ -54,6 +55,7 @@ pub fn budgets(
         Supervisor::Running(_) => on_disk(&folder.join("checkpoints")) + on_disk(&folder.join("model")),
         Supervisor::Later => Bytes::ZERO,
     };
+    let written = written + unpacked;
     let free = free(folder)?;
     let (disk, said) = disk(settings.disk, free, written);
     remarks.extend(said);

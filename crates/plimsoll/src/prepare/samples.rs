@@ -1,6 +1,7 @@
 //! From rows to samples: what a row is, how long samples are, how many an epoch has.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
@@ -12,6 +13,7 @@ use plimsoll_plan::program::Job;
 use plimsoll_plan::spec::ModelSpec;
 
 use super::loader_hook;
+use crate::rates::cache_folder;
 use crate::render::{Fail, OrFail};
 use crate::settings::{Settings, kind_name};
 
@@ -22,6 +24,11 @@ const LONGEST_SAMPLE: usize = 1024;
 /// Most new tokens of an answer to a chat's prompt during evaluation.
 const NEW_TOKENS: usize = 64;
 
+/// Opens data; what is packed is unpacked into the cache, where it stays for the next run.
+pub fn open(files: &[PathBuf], kind: Kind, columns: Columns) -> Result<Sources, DataError> {
+    Sources::open_in(files, kind, columns, Some(&cache_folder().join("data")))
+}
+
 /// Opens the training data as what the job says, or as what the model and the columns ask for.
 pub fn open_sources(
     settings: &Settings,
@@ -29,7 +36,7 @@ pub fn open_sources(
     remarks: &mut Vec<String>,
 ) -> Result<(Arc<Sources>, Kind), Fail> {
     let columns = || Columns { source: settings.source.clone(), target: settings.target.clone() };
-    let open = |kind| Sources::open_kind(&settings.train_data, kind, columns());
+    let open = |kind| open(&settings.train_data, kind, columns());
     let (sources, kind) = match (settings.kind, spec) {
         (None, ModelSpec::T5(_)) => (open(Kind::Pairs).or_usage()?, Kind::Pairs),
         (Some(Kind::Pairs), ModelSpec::Decoder(_)) => {

@@ -11,7 +11,7 @@ use plimsoll_plan::spec::ModelSpec;
 
 use crate::args::EvalArgs;
 use crate::inference;
-use crate::prepare::samples::{new_tokens, recipe_for};
+use crate::prepare::samples::{self, new_tokens, recipe_for};
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 use crate::worker::evaluate;
@@ -53,5 +53,5 @@ pub fn run(args: &EvalArgs) -> Result<(), Fail> {
 
 fn open(files: &[PathBuf], kind: Kind, settings: &Settings) -> Result<Sources, DataError> {
     let columns = Columns { source: settings.source.clone(), target: settings.target.clone() };
-    Sources::open_kind(files, kind, columns)
+    samples::open(files, kind, columns)
 }

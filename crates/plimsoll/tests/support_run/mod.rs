@@ -46,11 +46,13 @@ pub const PINS: &str =
 /// A folder with `model/` (config and tokenizer), `train.jsonl` and `eval.jsonl`.
 pub struct Workshop {
     dir: tempfile::TempDir,
+    /// What is kept between runs, where it is not to be the user's own.
+    cache: Option<tempfile::TempDir>,
 }
 
 impl Workshop {
     pub fn new() -> Workshop {
-        let workshop = Workshop { dir: tempfile::tempdir().unwrap() };
+        let workshop = Workshop { dir: tempfile::tempdir().unwrap(), cache: None };
         let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/chat");
         fs_err::create_dir(workshop.path("model")).unwrap();
         fs_err::write(workshop.path("model/config.json"), CONFIG).unwrap();
@@ -61,6 +63,12 @@ impl Workshop {
             fs_err::write(workshop.path(file), few).unwrap();
         }
         workshop
+    }
+
+    /// With a cache of its own.
+    #[allow(dead_code, reason = "few tests leave something there")]
+    pub fn with_own_cache(self) -> Workshop {
+        Workshop { cache: Some(tempfile::tempdir().unwrap()), ..self }
     }
 
     /// A path inside.
@@ -106,6 +114,9 @@ impl Workshop {
         let carried = std::env::var_os("PLIMSOLL_BINARY");
         let mut command = Command::new(carried.unwrap_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into()));
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        if let Some(cache) = &self.cache {
+            command.env("XDG_CACHE_HOME", cache.path());
+        }
         command
     }
 

@@ -1,0 +1,390 @@
+//! Packed files of text (`.gz`, `.zst`), entered anywhere.
+//!
+//! Such a file can only be read from its beginning, so it is packed anew, once, in frames of [`FRAME`] bytes that each stand alone,
+//! into a folder of ours; the user's data are not touched. What is kept of it is where each frame begins. Invariants: a file of
+//! frames is whole or not there (written beside, synced, renamed); it belongs to one version of its original, by length and time
+//! of change; one frame is held at a time. It knows nothing of rows.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use fs_err::File;
+use zstd::bulk::{Compressor, Decompressor};
+
+use crate::DataError;
+
+/// Bytes of a frame before it is packed: as a large block of rows, so that one or two frames are unpacked for a block.
+pub(crate) const FRAME: usize = 256 << 10;
+/// Heap of reading frames: one packed, one unpacked, and the library's own.
+pub(crate) const READ_HEAP: u64 = 2 * FRAME as u64 + (16 << 10) + (192 << 10);
+/// How hard frames are packed: about as small as `.gz`, at hundreds of megabytes a second.
+const LEVEL: i32 = 1;
+const READ_BYTES: usize = 256 << 10;
+/// The end of a file of frames: this, and before it the number of frames and of unpacked bytes.
+const MAGIC: &[u8; 8] = b"PLIMFRM1";
+const FOOTER: u64 = 24;
+
+/// How a file is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    /// By the end of a file's name; and the name without it.
+    pub fn of(name: &str) -> Option<(Packing, &str)> {
+        let endings = [(".gz", Packing::Gzip), (".zst", Packing::Zstd), (".zstd", Packing::Zstd)];
+        endings.into_iter().find_map(|(ending, packing)| Some((packing, name.strip_suffix(ending)?)))
+    }
+}
+
+/// A file packed in frames.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    path: PathBuf,
+    /// Where each begins, and behind the last one.
+    starts: Box<[u64]>,
+    unpacked: u64,
+}
+
+/// Buffers of reading frames.
+pub(crate) struct FrameScratch {
+    unpacker: Decompressor<'static>,
+    packed: Vec<u8>,
+    frame: Vec<u8>,
+    /// Which frame is there, of which file.
+    holds: Option<(PathBuf, usize)>,
+}
+
+impl FrameScratch {
+    pub fn new() -> io::Result<FrameScratch> {
+        Ok(FrameScratch {
+            unpacker: Decompressor::new()?,
+            packed: Vec::with_capacity(zstd::zstd_safe::compress_bound(FRAME)),
+            frame: Vec::with_capacity(FRAME),
+            holds: None,
+        })
+    }
+}
+
+impl Frames {
+    /// The frames of `original`, if they were made before.
+    pub fn find(original: &Path, folder: &Path) -> Option<Frames> {
+        Frames::open(place_of(original, folder).ok()?).ok()
+    }
+
+    fn open(path: PathBuf) -> io::Result<Frames> {
+        let file = File::open(&path)?;
+        let broken = || io::Error::new(io::ErrorKind::InvalidData, "not a whole file of frames");
+        let end = file.metadata()?.len().checked_sub(FOOTER).ok_or_else(broken)?;
+        let mut footer = [0; FOOTER as usize];
+        file.file().read_exact_at(&mut footer, end)?;
+        let number = |at: usize| u64::from_le_bytes(footer[at..at + 8].try_into().expect("eight bytes"));
+        let (count, unpacked) = (number(0), number(8));
+        let table =
+            count.checked_add(1).and_then(|n| n.checked_mul(8)).filter(|bytes| *bytes <= end).ok_or_else(broken)?;
+        if &footer[16..] != MAGIC || unpacked.div_ceil(FRAME as u64) != count {
+            return Err(broken());
+        }
+        let mut bytes = vec![0; table as usize];
+        file.file().read_exact_at(&mut bytes, end - table)?;
+        let starts: Box<[u64]> =
+            bytes.chunks_exact(8).map(|eight| u64::from_le_bytes(eight.try_into().expect("eight bytes"))).collect();
+        let most = zstd::zstd_safe::compress_bound(FRAME) as u64;
+        let good = |pair: &[u64]| pair[1].checked_sub(pair[0]).is_some_and(|length| length <= most);
+        if starts.first() != Some(&0) || starts.last() != Some(&(end - table)) || !starts.windows(2).all(good) {
+            return Err(broken());
+        }
+        Ok(Frames { path, starts, unpacked })
+    }
+
+    /// Heap of what is kept, in bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        (size_of_val(&*self.starts) + self.path.capacity()) as u64
+    }
+
+    /// Bytes on the disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0) + size_of_val(&*self.starts) as u64 + FOOTER
+    }
+
+    /// Fills `out` from unpacked byte `place` on.
+    pub fn read_exact_at(&self, scratch: &mut FrameScratch, place: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let at = place + done as u64;
+            let frame = (at / FRAME as u64) as usize;
+            if frame + 1 >= self.starts.len() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "behind the last frame"));
+            }
+            self.load(scratch, frame)?;
+            let from = scratch.frame.get((at % FRAME as u64) as usize..).unwrap_or_default();
+            if from.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame is shorter than it was"));
+            }
+            let count = from.len().min(out.len() - done);
+            out[done..done + count].copy_from_slice(&from[..count]);
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn load(&self, scratch: &mut FrameScratch, frame: usize) -> io::Result<()> {
+        if scratch.holds.as_ref().is_some_and(|(path, held)| *held == frame && *path == self.path) {
+            return Ok(());
+        }
+        scratch.holds = None;
+        let range = self.starts[frame]..self.starts[frame + 1];
+        scratch.packed.resize((range.end - range.start) as usize, 0);
+        File::open(&self.path)?.file().read_exact_at(&mut scratch.packed, range.start)?;
+        scratch.frame.clear();
+        scratch.unpacker.decompress_to_buffer(&scratch.packed[..], &mut scratch.frame)?;
+        scratch.holds = Some((self.path.clone(), frame));
+        Ok(())
+    }
+}
+
+/// Where the frames of `original` as it is now lie, or will.
+fn place_of(original: &Path, folder: &Path) -> io::Result<PathBuf> {
+    let facts = fs_err::metadata(original)?;
+    let mut hasher = DefaultHasher::new();
+    fs_err::canonicalize(original)?.hash(&mut hasher);
+    let time = i128::from(facts.mtime()) * 1_000_000_000 + i128::from(facts.mtime_nsec());
+    Ok(folder.join(format!("{:016x}-{}-{time}.frames", hasher.finish(), facts.len())))
+}
+
+/// The unpacked bytes of a file, from its beginning; whatever is read is packed in frames behind it.
+pub(crate) struct Unpacking {
+    from: Box<dyn Read>,
+    frame: Vec<u8>,
+    used: usize,
+    packer: Compressor<'static>,
+    out: BufWriter<File>,
+    starts: Vec<u64>,
+    unpacked: u64,
+    /// Written here, then renamed.
+    beside: PathBuf,
+    place: PathBuf,
+}
+
+impl Unpacking {
+    /// Begins at the beginning of `original`.
+    pub fn start(original: &Path, packing: Packing, folder: &Path) -> Result<Unpacking, DataError> {
+        let place = place_of(original, folder)?;
+        fs_err::create_dir_all(folder)?;
+        let beside = place.with_extension(format!("{}.part", std::process::id()));
+        let file = BufReader::with_capacity(READ_BYTES, File::open(original)?);
+        let from: Box<dyn Read> = match packing {
+            Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+            Packing::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(file)?),
+        };
+        let mut packer = Compressor::new(LEVEL)?;
+        packer.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true))?;
+        Ok(Unpacking {
+            from,
+            frame: Vec::with_capacity(FRAME),
+            used: 0,
+            packer,
+            out: BufWriter::with_capacity(READ_BYTES, File::create(&beside)?),
+            starts: vec![0],
+            unpacked: 0,
+            beside,
+            place,
+        })
+    }
+
+    /// Reads and packs the next frame; nothing is left in it at the end.
+    fn next_frame(&mut self) -> io::Result<()> {
+        self.frame.clear();
+        self.used = 0;
+        self.from.by_ref().take(FRAME as u64).read_to_end(&mut self.frame)?;
+        if self.frame.is_empty() {
+            return Ok(());
+        }
+        let packed = self.packer.compress(&self.frame)?;
+        self.out.write_all(&packed)?;
+        self.unpacked += self.frame.len() as u64;
+        self.starts.push(self.starts.last().copied().unwrap_or(0) + packed.len() as u64);
+        Ok(())
+    }
+
+    /// Keeps the frames; everything must have been read.
+    pub fn finish(mut self) -> Result<Frames, DataError> {
+        for start in &self.starts {
+            self.out.write_all(&start.to_le_bytes())?;
+        }
+        self.out.write_all(&(self.starts.len() as u64 - 1).to_le_bytes())?;
+        self.out.write_all(&self.unpacked.to_le_bytes())?;
+        self.out.write_all(MAGIC)?;
+        self.out.flush()?;
+        self.out.get_ref().sync_all()?;
+        fs_err::rename(&self.beside, &self.place)?;
+        if let Some(folder) = self.place.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(Frames::open(self.place.clone())?)
+    }
+}
+
+impl Read for Unpacking {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let there = self.fill_buf()?;
+        let count = there.len().min(out.len());
+        out[..count].copy_from_slice(&there[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for Unpacking {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.used == self.frame.len() {
+            self.next_frame()?;
+        }
+        Ok(&self.frame[self.used..])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.used += count;
+    }
+}
+
+impl Drop for Unpacking {
+    fn drop(&mut self) {
+        // Gone already where it was finished.
+        let _ = fs_err::remove_file(&self.beside);
+    }
+}
+
+/// The unpacked bytes of frames, from the first on.
+pub(crate) struct FrameReader<'a> {
+    frames: &'a Frames,
+    scratch: FrameScratch,
+    at: u64,
+}
+
+impl<'a> FrameReader<'a> {
+    pub fn new(frames: &'a Frames) -> io::Result<FrameReader<'a>> {
+        Ok(FrameReader { frames, scratch: FrameScratch::new()?, at: 0 })
+    }
+}
+
+impl Read for FrameReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let there = self.fill_buf()?;
+        let count = there.len().min(out.len());
+        out[..count].copy_from_slice(&there[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for FrameReader<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at >= self.frames.unpacked {
+            return Ok(&[]);
+        }
+        self.frames.load(&mut self.scratch, (self.at / FRAME as u64) as usize)?;
+        Ok(self.scratch.frame.get((self.at % FRAME as u64) as usize..).unwrap_or_default())
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.at += count as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|i| b"abc def\n"[(i * i / 7 + i) % 8]).collect()
+    }
+
+    fn gz(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn any_part_of_a_packed_file_is_read_from_its_frames() {
+        let dir = tempfile::tempdir().unwrap();
+        for bytes in [0, 1, FRAME, FRAME + 1, 3 * FRAME - 5] {
+            let want = text(bytes);
+            // Several members behind each other are one stream.
+            let (first, second) = want.split_at(bytes / 3);
+            let zst = [zstd::encode_all(first, 3).unwrap(), zstd::encode_all(second, 3).unwrap()].concat();
+            for (name, packing, packed) in
+                [("a.gz", Packing::Gzip, [gz(first), gz(second)].concat()), ("a.zst", Packing::Zstd, zst)]
+            {
+                let (path, folder) = (dir.path().join(format!("{bytes}-{name}")), dir.path().join("cache"));
+                fs_err::write(&path, packed).unwrap();
+                let mut unpacking = Unpacking::start(&path, packing, &folder).unwrap();
+                let mut read = Vec::new();
+                unpacking.read_to_end(&mut read).unwrap();
+                assert!(read == want);
+                unpacking.finish().unwrap();
+                let frames = Frames::find(&path, &folder).unwrap();
+                assert_eq!(frames.unpacked, bytes as u64);
+                let mut again = Vec::new();
+                FrameReader::new(&frames).unwrap().read_to_end(&mut again).unwrap();
+                assert!(again == want);
+                let mut scratch = FrameScratch::new().unwrap();
+                for (from, to) in [
+                    (0, bytes),
+                    (bytes / 2, bytes),
+                    (bytes.saturating_sub(1), bytes),
+                    (FRAME.min(bytes) / 2, bytes.min(FRAME + 9)),
+                ] {
+                    let mut part = vec![0; to - from];
+                    frames.read_exact_at(&mut scratch, from as u64, &mut part).unwrap();
+                    assert!(part == want[from..to], "{bytes}: {from}..{to}");
+                }
+                assert!(frames.read_exact_at(&mut scratch, bytes as u64, &mut [0]).is_err());
+                // Another version of the file has frames of its own.
+                fs_err::write(&path, gz(b"other")).unwrap();
+                assert!(Frames::find(&path, &folder).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn the_library_takes_no_more_than_is_planned_for_it() {
+        let packed = zstd::bulk::compress(&text(FRAME), LEVEL).unwrap();
+        let mut unpacker = zstd::zstd_safe::DCtx::create();
+        unpacker.decompress(&mut vec![0; FRAME][..], &packed).unwrap();
+        let bound = zstd::zstd_safe::compress_bound(FRAME) + FRAME + unpacker.sizeof();
+        assert!(bound as u64 <= READ_HEAP, "{bound} of {READ_HEAP}");
+    }
+
+    #[test]
+    fn a_damaged_file_of_frames_is_not_taken_for_one_or_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.gz");
+        fs_err::write(&path, gz(&text(2 * FRAME))).unwrap();
+        let mut unpacking = Unpacking::start(&path, Packing::Gzip, dir.path()).unwrap();
+        std::io::copy(&mut unpacking, &mut std::io::sink()).unwrap();
+        let place = unpacking.place.clone();
+        assert!(!place.exists(), "not there before it is whole");
+        unpacking.finish().unwrap();
+        let whole = fs_err::read(&place).unwrap();
+        for at in 0..whole.len() {
+            // Every byte of the tables, and some of the frames.
+            if at + 64 < whole.len() && at % 997 != 0 {
+                continue;
+            }
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x41;
+            fs_err::write(&place, &bytes).unwrap();
+            let Some(frames) = Frames::find(&path, dir.path()) else { continue };
+            let mut all = Vec::new();
+            assert!(FrameReader::new(&frames).unwrap().read_to_end(&mut all).is_err(), "byte {at}");
+        }
+        fs_err::write(&place, &whole[..whole.len() - 1]).unwrap();
+        assert!(Frames::find(&path, dir.path()).is_none());
+    }
+}
