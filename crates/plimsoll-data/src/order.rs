@@ -59,10 +59,10 @@ fn shuffle(items: &mut [u32], draws: &mut Draws) {
 }
 
 /// splitmix64, keyed by words.
-struct Draws(u64);
+pub(crate) struct Draws(u64);
 
 impl Draws {
-    fn new(key: [u64; 3]) -> Draws {
+    pub fn new(key: [u64; 3]) -> Draws {
         let mut state = 0x706c_696d_736f_6c6c;
         for word in key {
             state = mix(state ^ mix(word.wrapping_add(GOLDEN)));
@@ -71,7 +71,7 @@ impl Draws {
     }
 
     /// A draw from `0..n`; the bias of the multiplication is below n / 2^64.
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         ((u128::from(mix(self.0)) * u128::from(n)) >> 64) as u64
     }

@@ -54,6 +54,8 @@ pub enum Verb {
     Eval(EvalArgs),
     /// Fold an adapter into its base: a whole model folder
     Merge(MergeArgs),
+    /// Look at data before training on them
+    Data(DataArgs),
     /// List a run's checkpoints, and verify them
     Checkpoints(CheckpointsArgs),
     /// Look at a run, live or dead: loss, memory, time, events
@@ -347,6 +349,58 @@ pub struct GenerateArgs {
     pub json: bool,
 }
 
+/// `plimsoll data`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll data inspect pairs.jsonl      rows, columns, lengths, repeats, and whether a shuffle mixes them")]
+pub struct DataArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub verb: DataVerb,
+}
+
+/// What `plimsoll data` does.
+#[derive(Debug, Subcommand)]
+pub enum DataVerb {
+    /// Say what is in files: rows, columns, lengths, repeats, and whether a shuffle mixes them
+    Inspect(InspectArgs),
+}
+
+/// `plimsoll data inspect`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll data inspect pairs.jsonl                            lengths in bytes
+  plimsoll data inspect 'chats/*.csv.gz' --model models/qwen --max-len 1024   and in tokens
+  plimsoll data inspect texts.txt --json                       the same, for programs")]
+pub struct InspectArgs {
+    /// Files or patterns
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Model folder whose tokenizer counts tokens
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// What a row is [default: by the columns]
+    #[arg(long, value_name = "pairs|chat|text")]
+    pub kind: Option<String>,
+    /// Column that the model reads [default: guessed]
+    #[arg(long, value_name = "COL")]
+    pub source: Option<String>,
+    /// Column that the model learns to write [default: guessed]
+    #[arg(long, value_name = "COL")]
+    pub target: Option<String>,
+    /// Say how many rows have more tokens than this
+    #[arg(long, value_name = "N")]
+    pub max_len: Option<Count>,
+    /// Blocks of a shuffle window to judge [default: 64]
+    #[arg(long, value_name = "N")]
+    pub window: Option<Count>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `plimsoll merge`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -587,6 +641,9 @@ pub struct JobFlags {
     /// Keep the order of the files
     #[arg(long, help_heading = "Data")]
     pub no_shuffle: bool,
+    /// Blocks of rows that are mixed at a time: more mixes better and takes more memory [default: 64]
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub window: Option<Count>,
 
     /// Samples per weight update; every plan keeps it [default: 32]
     #[arg(long, value_name = "N", help_heading = "Training")]

@@ -57,6 +57,7 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Run(args) => verbs::run::run(args),
         Verb::Resume(args) => verbs::train::resume(args),
         Verb::Generate(args) => verbs::generate::run(args),
+        Verb::Data(args) => verbs::data::run(args),
         Verb::Eval(args) => verbs::eval::run(args),
         Verb::Merge(args) => verbs::merge::run(args),
         Verb::Checkpoints(args) => verbs::checkpoints::run(args),

@@ -163,7 +163,7 @@ pub fn prepare_and<T>(
     let (source_len, target_len) = samples::lengths(settings, &spec, &sources, &tokenizer, &recipe, &mut remarks)?;
     let effective_batch = settings.effective_batch as usize;
     let documents = samples::documents(settings.packed, source_len);
-    let order = Order::new(settings.seed, settings.shuffle);
+    let order = Order::new(settings.seed, settings.shuffle).with_window(settings.window as usize);
     let job = Job {
         train: settings.train_spec(&spec)?,
         allow: settings.allowed(&spec)?,

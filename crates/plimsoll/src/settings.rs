@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_data::{Kind, Long};
+use plimsoll_data::{Kind, Long, WINDOW_BLOCKS};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::program::Allow;
@@ -133,6 +133,8 @@ pub struct Settings {
     pub max_target: Option<u64>,
     /// Shuffle in every epoch.
     pub shuffle: bool,
+    /// Blocks of rows that are mixed at a time.
+    pub window: u64,
     /// Samples per weight update.
     pub effective_batch: u64,
     /// Length of the run.
@@ -265,6 +267,7 @@ impl Settings {
             ("data.packed", self.packed.then_some(Value::Boolean(true))),
             ("data.long", (self.long == Long::Cut).then(|| text("cut")).flatten()),
             ("data.shuffle", Some(Value::Boolean(self.shuffle))),
+            ("data.window", (self.window != WINDOW_BLOCKS as u64).then(|| count(self.window)).flatten()),
             ("train.effective_batch", count(self.effective_batch)),
             ("train.epochs", epochs),
             ("train.steps", steps),

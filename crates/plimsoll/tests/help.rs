@@ -16,6 +16,7 @@ const VERBS: &[&str] = &[
     "generate",
     "eval",
     "checkpoints",
+    "data",
     "watch",
     "check",
     "doctor",

@@ -267,3 +267,51 @@ fn a_file_that_vanishes_is_named() {
     let e = loader.next(Owned::new(shape(2)).slot()).unwrap_err().to_string();
     assert!(e.contains("a.jsonl"), "{e}");
 }
+
+/// Entropy, in bits, of what a batch's samples begin with.
+fn entropy(firsts: &[u32]) -> f64 {
+    let mut counts = std::collections::BTreeMap::new();
+    firsts.iter().for_each(|first| *counts.entry(first).or_insert(0.0) += 1.0);
+    let all = firsts.len() as f64;
+    counts.values().map(|n| -(n / all) * f64::log2(n / all)).sum()
+}
+
+#[test]
+fn batches_of_a_file_sorted_by_label_are_nearly_as_mixed_as_independent_draws() {
+    const LABELS: usize = 10;
+    let dir = tempdir().unwrap();
+    let tokenizer = words_tokenizer(dir.path(), LABELS as u32);
+    let (rows, filler) = (24_000, "x".repeat(1000));
+    let sorted: Vec<_> = (0..rows).map(|i| (format!("w{} {filler}", i * LABELS / rows), "w1".to_string())).collect();
+    let path = dir.path().join("sorted.jsonl");
+    jsonl(&path, &sorted);
+    let sources = Arc::new(open(&path).unwrap());
+    assert!(sources.facts().blocks > 4 * WINDOW_BLOCKS as u64, "one window is not all of it");
+    let shape = shape(32);
+    let mean = |order: Order| {
+        let settings = settings(shape, 2, 4, Cursor::default());
+        let mut loader = Loader::start(sources.clone(), order, tokenizer.clone(), Recipe::pairs(), settings).unwrap();
+        let (mut owned, batches) = (Owned::new(shape), rows / 32);
+        let mut sum = 0.0;
+        for _ in 0..batches {
+            let facts = loader.next(owned.slot()).unwrap();
+            let firsts: Vec<u32> = owned.batch(facts).samples.iter().map(|(source, _)| source[0]).collect();
+            sum += entropy(&firsts);
+        }
+        sum / batches as f64
+    };
+    // What as many batches of independent draws have; a generator of our own, so that it is the same each time.
+    let mut state = 1u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((state >> 33) % LABELS as u64) as u32
+    };
+    let independent: f64 =
+        (0..4000).map(|_| entropy(&(0..32).map(|_| draw()).collect::<Vec<_>>())).sum::<f64>() / 4000.0;
+    let share = |order: Order| mean(order) / independent;
+    let (usual, wide) = (share(Order::new(11, true)), share(Order::new(11, true).with_window(2 * WINDOW_BLOCKS)));
+    println!("entropy of a batch: {usual:.4} of that of independent draws, {wide:.4} with twice the window");
+    // A window of n blocks lacks about (labels - 1) / (2 n ln 2) bits.
+    assert!(usual >= 0.96 && wide >= 0.98, "{usual}, {wide}");
+    assert!(share(Order::new(11, false)) < 0.1, "the file is sorted");
+}

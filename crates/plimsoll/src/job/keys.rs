@@ -21,6 +21,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("data.packed", "--packed"),
     ("data.long", "--long"),
     ("data.shuffle", "--shuffle"),
+    ("data.window", "--window"),
     ("train.effective_batch", "--effective-batch"),
     ("train.epochs", "--epochs"),
     ("train.steps", "--steps"),

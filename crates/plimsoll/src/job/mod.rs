@@ -81,6 +81,8 @@ pub struct DataTable {
     pub max_len: MaxLenTable,
     /// Shuffle in every epoch.
     pub shuffle: Option<Spanned<bool>>,
+    /// Blocks that are mixed at a time.
+    pub window: Option<Spanned<Count>>,
 }
 
 /// `data.columns`

@@ -17,7 +17,7 @@ use super::read::{JobFile, explain};
 use super::schedule::ScheduleTable;
 use super::{Job, MirrorTable, keys};
 use crate::args::{Init, JobFlags, Switch};
-use plimsoll_data::{Kind, Long};
+use plimsoll_data::{Kind, Long, WINDOW_BLOCKS};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::trained::TrainSpec;
 
@@ -94,6 +94,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let max_target = said.count("data.max_len.target", LONGEST, flags.max_target, job.data.max_len.target)?;
     let shuffle_flag = if flags.shuffle { Some(true) } else { flags.no_shuffle.then_some(false) };
     let shuffle = said.pick("data.shuffle", shuffle_flag, job.data.shuffle).unwrap_or(true);
+    let window = said.count("data.window", 1 << 24, flags.window, job.data.window)?.unwrap_or(WINDOW_BLOCKS as u64);
 
     let batch = said.count("train.effective_batch", 1 << 24, flags.effective_batch, job.train.effective_batch)?;
     let effective_batch = batch.unwrap_or(32);
@@ -170,6 +171,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         max_source,
         max_target,
         shuffle,
+        window,
         effective_batch,
         length,
         optimizer,

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod checkpoints;
+pub mod data;
 pub mod doctor;
 pub mod eval;
 pub mod fetch;

@@ -1,0 +1,185 @@
+//! `plimsoll data`: what is in the data, before anything is trained on them.
+
+use std::fmt;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use plimsoll_data::{Columns, DataError, Histogram, Inspection, Kind, Mixing, Order, Sources, TextTokenizer, inspect};
+use plimsoll_machine::Bytes;
+use plimsoll_model::ModelFolder;
+use serde::Serialize;
+
+use crate::args::{DataArgs, DataVerb, InspectArgs};
+use crate::prepare::samples;
+use crate::render::{self, Fail, OrFail};
+use crate::settings::kind_name;
+
+/// Does what was asked.
+pub fn run(args: &DataArgs) -> Result<(), Fail> {
+    match &args.verb {
+        DataVerb::Inspect(args) => run_inspect(args),
+    }
+}
+
+/// What is told of the data.
+#[derive(Serialize)]
+struct Report {
+    kind: &'static str,
+    columns: ColumnsTold,
+    unpacked_bytes: u64,
+    #[serde(flatten)]
+    found: Inspection,
+    /// Tokens that were asked about, and how many sampled rows are longer.
+    max_len: Option<Cut>,
+}
+
+#[derive(Serialize)]
+struct ColumnsTold {
+    source: String,
+    target: String,
+    guessed: bool,
+}
+
+#[derive(Serialize)]
+struct Cut {
+    tokens: u64,
+    longer: u64,
+    of: u64,
+}
+
+fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
+    let (sources, kind) = open(args)?;
+    let tokenizer = args.model.as_ref().map(|dir| tokenizer_of(&ModelFolder::open(dir).or_usage()?)).transpose()?;
+    if args.max_len.is_some() && tokenizer.is_none() {
+        return Err(Fail::usage("`--max-len` counts tokens").hint("say whose: `--model DIR`"));
+    }
+    let order = Order::new(1, true).with_window(args.window.map_or(plimsoll_data::WINDOW_BLOCKS, |n| n.0 as usize));
+    let bar = bar(sources.rows());
+    let found = inspect(&sources, tokenizer.as_ref(), order, &mut |rows| bar.set_position(rows)).or_usage();
+    bar.finish_and_clear();
+    let found = found?;
+    let columns = sources.columns();
+    let max_len = args.max_len.and_then(|most| {
+        let [source, target] = found.tokens.as_ref()?;
+        let longer = source.longer_than(most.0).max(target.longer_than(most.0));
+        Some(Cut { tokens: most.0, longer, of: source.count })
+    });
+    let report = Report {
+        kind: kind_name(kind),
+        columns: ColumnsTold {
+            source: columns.source.clone(),
+            target: columns.target.clone(),
+            guessed: columns.guessed,
+        },
+        unpacked_bytes: sources.unpacked_bytes(),
+        found,
+        max_len,
+    };
+    if args.json { render::json(&report) } else { render::data(&report) }
+}
+
+/// The data as what was said, or as the first kind that its columns are.
+fn open(args: &InspectArgs) -> Result<(Sources, Kind), Fail> {
+    let columns = || Columns { source: args.source.clone(), target: args.target.clone() };
+    let open = |kind: Kind| samples::open(&args.files, kind, columns());
+    let asked = match args.kind.as_deref() {
+        None => None,
+        Some("pairs") => Some(Kind::Pairs),
+        Some("chat") => Some(Kind::Chat),
+        Some("text") => Some(Kind::Text),
+        Some(other) => {
+            return Err(Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{other}`")));
+        }
+    };
+    if let Some(kind) = asked {
+        return Ok((open(kind).or_usage()?, kind));
+    }
+    let unclear = |e: &DataError| matches!(e, DataError::ColumnsNotGuessed { .. } | DataError::ColumnNotGuessed { .. });
+    let mut first = None;
+    for kind in [Kind::Pairs, Kind::Chat, Kind::Text] {
+        match open(kind) {
+            Ok(sources) => return Ok((sources, kind)),
+            Err(e) if unclear(&e) => first = first.or(Some(e)),
+            Err(other) => return Err(other).or_usage(),
+        }
+    }
+    Err(first.expect("no kind was clear")).or_usage()
+}
+
+fn tokenizer_of(folder: &ModelFolder) -> Result<TextTokenizer, Fail> {
+    let (path, spec) = (folder.tokenizer_path().or_usage()?, folder.answering_spec());
+    TextTokenizer::load(&path, spec.vocab(), spec.eos_id(), spec.pad_id()).or_usage()
+}
+
+/// How far it is, on a terminal.
+fn bar(rows: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{human_pos} of {human_len} rows {wide_bar} {per_sec}, {eta} left");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(Some(rows), ProgressDrawTarget::stderr()).with_style(style)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { kind, columns, found, .. } = self;
+        let guessed = if columns.guessed { " (guessed from their names)" } else { "" };
+        let names = match columns.target.as_str() {
+            "" => format!("`{}`", columns.source),
+            target => format!("source `{}`, target `{target}`", columns.source),
+        };
+        writeln!(f, "{} rows in {} file(s), {} of text", found.rows, found.files, Bytes(found.bytes.sum))?;
+        writeln!(f, "kind: {kind}; columns: {names}{guessed}")?;
+        if self.unpacked_bytes > 0 {
+            writeln!(f, "unpacked: {} on disk", Bytes(self.unpacked_bytes))?;
+        }
+        lengths(f, "bytes of a row", &found.bytes)?;
+        if let Some([source, target]) = &found.tokens {
+            let sampled = if source.count < found.rows { format!(", of {} rows", source.count) } else { String::new() };
+            lengths(f, &format!("tokens of a source{sampled}"), source)?;
+            if !columns.target.is_empty() && *kind == "pairs" {
+                lengths(f, &format!("tokens of a target{sampled}"), target)?;
+            }
+        }
+        if let Some(Cut { tokens, longer, of }) = &self.max_len {
+            let share = 100.0 * *longer as f64 / (*of).max(1) as f64;
+            writeln!(f, "longer than {tokens} tokens: {longer} of {of} rows ({share:.1} %)")?;
+        }
+        let how = if found.repeats.one_of > 1 {
+            format!(" (from one row of {})", found.repeats.one_of)
+        } else {
+            String::new()
+        };
+        writeln!(f, "repeated: {:.2} % of the rows equal an earlier one{how}", 100.0 * found.repeats.share)?;
+        let Mixing { blocks, window, excess, needed } = found.mixing;
+        match needed {
+            None if blocks <= window => {
+                writeln!(f, "order: all {blocks} blocks are in one window; any order of the files will do")
+            }
+            None => writeln!(f, "order: windows of {window} of {blocks} blocks mix the rows well"),
+            Some(needed) => writeln!(
+                f,
+                "order: rows that lie together are alike: with windows of {window} of {blocks} blocks, batches of 32 differ from \
+                 the whole by {:.0} % more than independent draws; a window of {needed} would mix them: --window {needed}",
+                100.0 * excess
+            ),
+        }
+    }
+}
+
+/// A histogram: a line for each power of two.
+fn lengths(f: &mut fmt::Formatter<'_>, what: &str, of: &Histogram) -> fmt::Result {
+    let at = |share: f64| of.quantile(share);
+    writeln!(
+        f,
+        "{what}: half up to {}, 90 % up to {}, 99 % up to {}, longest {}",
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        of.longest
+    )?;
+    let powers = of.by_powers();
+    let most = powers.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
+    for (first, count) in powers {
+        let bar = "#".repeat((40 * count).div_ceil(most) as usize);
+        writeln!(f, "  {first:>10}+ {count:>10} {bar}")?;
+    }
+    Ok(())
+}
