@@ -31,6 +31,10 @@ pub(crate) fn block_target(data_bytes: u64) -> u32 {
     (data_bytes >> 16).clamp(64 << 10, 256 << 10) as u32
 }
 
+/// Bytes of a block of a Parquet file at least: to read one, whole pages are unpacked, and these usually hold 1 MiB of text, so
+/// that in a pass with blocks of 64 KiB each would be unpacked sixteen times.
+pub(crate) const PARQUET_BLOCK: u32 = 256 << 10;
+
 /// What opening found out about the data; everything that the loader's memory depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DataFacts {
@@ -91,6 +95,12 @@ pub(crate) struct BlockBuilder {
 impl BlockBuilder {
     pub fn new(target: u32) -> BlockBuilder {
         BlockBuilder { blocks: Vec::new(), open: None, target, facts: DataFacts::default() }
+    }
+
+    /// From here on blocks are of so many bytes.
+    pub fn aim_at(&mut self, target: u32) {
+        self.close();
+        self.target = target;
     }
 
     /// One more row of `file`: it begins at `place` and is stored in `raw` bytes; `gap` bytes lie between the row before

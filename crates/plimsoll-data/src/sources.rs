@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::columns::{ChosenColumns, Columns};
 use crate::form::Form;
-use crate::layout::{Block, BlockBuilder, DataFacts, block_target};
+use crate::layout::{Block, BlockBuilder, DataFacts, PARQUET_BLOCK, block_target};
 use crate::packed::Packing;
 use crate::parquet_file::{self, ParquetFile};
 use crate::rows::{self, RowFile, RowScratch, Scan};
@@ -71,13 +71,15 @@ impl Sources {
             }
             bytes += fs_err::metadata(path)?.len() * if packing.is_some() { UNPACKED } else { 1 };
         }
-        let mut builder = BlockBuilder::new(block_target(bytes));
+        let target = block_target(bytes);
+        let mut builder = BlockBuilder::new(target);
         let mut chosen = None;
         let mut files = Vec::with_capacity(paths.len());
         for (number, path) in paths.iter().enumerate() {
             let file = number as u32;
             let (chosen, builder) = (&mut chosen, &mut builder);
             let (format, packing) = format(path)?;
+            builder.aim_at(if matches!(format, Format::Parquet) { target.max(PARQUET_BLOCK) } else { target });
             let kept = match format {
                 Format::Rows(form) => {
                     let packed = packing.zip(folder);
