@@ -156,6 +156,32 @@ fn place_of(original: &Path, folder: &Path) -> io::Result<PathBuf> {
     Ok(folder.join(format!("{:016x}-{}-{time}.frames", hasher.finish(), facts.len())))
 }
 
+/// Removes the frames of earlier versions of a file; whoever still reads them is told that it changed in any case.
+fn forget_earlier(folder: &Path, place: &Path) -> io::Result<()> {
+    let of_path = |path: &Path| Some(path.file_name()?.to_str()?.split_once('-')?.0.to_string());
+    for entry in fs_err::read_dir(folder)? {
+        let other = entry?.path();
+        let frames = other.extension().is_some_and(|ending| ending == "frames");
+        if frames && other != place && of_path(&other) == of_path(place) {
+            fs_err::remove_file(other)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what processes that are gone had begun to write.
+fn sweep(folder: &Path) -> io::Result<()> {
+    for entry in fs_err::read_dir(folder)? {
+        let path = entry?.path();
+        let writer = || path.file_name()?.to_str()?.strip_suffix(".part")?.rsplit('.').next()?.parse::<u32>().ok();
+        if writer().is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Another process may have been quicker.
+            let _ = fs_err::remove_file(path);
+        }
+    }
+    Ok(())
+}
+
 /// The unpacked bytes of a file, from its beginning; whatever is read is packed in frames behind it.
 pub(crate) struct Unpacking {
     from: Box<dyn Read>,
@@ -175,6 +201,7 @@ impl Unpacking {
     pub fn start(original: &Path, packing: Packing, folder: &Path) -> Result<Unpacking, DataError> {
         let place = place_of(original, folder)?;
         fs_err::create_dir_all(folder)?;
+        sweep(folder)?;
         let beside = place.with_extension(format!("{}.part", std::process::id()));
         let file = BufReader::with_capacity(READ_BYTES, File::open(original)?);
         let from: Box<dyn Read> = match packing {
@@ -223,6 +250,7 @@ impl Unpacking {
         self.out.get_ref().sync_all()?;
         fs_err::rename(&self.beside, &self.place)?;
         if let Some(folder) = self.place.parent() {
+            forget_earlier(folder, &self.place)?;
             File::open(folder)?.sync_all()?;
         }
         Ok(Frames::open(self.place.clone())?)
@@ -350,6 +378,19 @@ mod tests {
                 assert!(Frames::find(&path, &folder).is_none());
             }
         }
+    }
+
+    #[test]
+    fn what_a_process_that_is_gone_had_begun_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.gz");
+        fs_err::write(&path, gz(b"text")).unwrap();
+        // No process has a number above the kernel's highest.
+        let (gone, ours) =
+            (dir.path().join("1-2-3.4194305.part"), dir.path().join(format!("1-2-3.{}.part", std::process::id())));
+        [&gone, &ours].into_iter().for_each(|part| fs_err::write(part, "").unwrap());
+        drop(Unpacking::start(&path, Packing::Gzip, dir.path()).unwrap());
+        assert!(!gone.exists() && ours.exists());
     }
 
     #[test]

@@ -94,6 +94,10 @@ fn a_file_is_unpacked_once_and_again_when_it_changed() {
     let e = RowTexts::new(sources).pair(0).unwrap_err().to_string();
     assert!(e.contains("changed after it was opened"), "{e}");
     assert_eq!(open_in(&path, &folder).unwrap().rows(), 20);
+    assert_eq!(count(), 1, "what belonged to the earlier version is gone");
+    fs_err::write(dir.path().join("b.jsonl.gz"), gz(&lines(&numbered(5, 9)))).unwrap();
+    assert_eq!(open_in(&dir.path().join("b.jsonl.gz"), &folder).unwrap().rows(), 5);
+    assert_eq!(count(), 2);
 }
 
 #[test]
