@@ -35,7 +35,7 @@ pub struct Inspection {
     pub mixing: Mixing,
 }
 
-/// Lengths, counted one by one below [`EXACT`], and in buckets of 1/256 of a power of two above.
+/// Lengths, counted one by one below 4096, and in buckets of 1/256 of a power of two above.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Histogram {
     /// How many.
