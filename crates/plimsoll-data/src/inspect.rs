@@ -29,6 +29,8 @@ pub struct Inspection {
     pub bytes: Histogram,
     /// Tokens of a row's source, and of its target where there is one; of a sample of rows, where there is a tokenizer.
     pub tokens: Option<[Histogram; 2]>,
+    /// Of those rows, how many have a source or a target of more tokens than was asked about.
+    pub longer: u64,
     /// Rows that are there more than once.
     pub repeats: Repeats,
     /// How well a shuffle mixes.
@@ -104,11 +106,6 @@ impl Histogram {
             }
         }
         list
-    }
-
-    /// How many are longer, to the bucket.
-    pub fn longer_than(&self, length: u64) -> u64 {
-        self.buckets.iter().filter(|(first, _)| **first > length).map(|(_, count)| count).sum()
     }
 }
 
@@ -253,6 +250,7 @@ fn mixing(looks: &[Look], drawn: &[Look], blocks: u64, window: u64) -> Mixing {
 pub fn inspect(
     sources: &Sources,
     tokenizer: Option<&TextTokenizer>,
+    max_len: Option<u64>,
     order: Order,
     seen: &mut dyn FnMut(u64),
 ) -> Result<Inspection, DataError> {
@@ -267,7 +265,7 @@ pub fn inspect(
     let mut tokens = tokenizer.map(|_| [Histogram::default(), Histogram::default()]);
     let mut repeats = Seen::new(MOST_HASHES);
     let every = sources.rows().div_ceil(MOST_TOKENISED).max(1);
-    let mut row = 0;
+    let (mut row, mut longer) = (0, 0);
     for block in 0..blocks {
         texts.clear();
         sources.read_block(block, &mut scratch, &mut texts)?;
@@ -285,8 +283,11 @@ pub fn inspect(
             if let (Some(tokenizer), Some(tokens)) = (tokenizer, &mut tokens)
                 && row % every == 0
             {
-                tokens[0].add(tokenizer.encode_ids(source, true)?.len() as u64);
-                tokens[1].add(tokenizer.encode_ids(target, true)?.len() as u64);
+                let length = |text: &str| tokenizer.encode_ids(text, true).map(|ids| ids.len() as u64);
+                let (source, target) = (length(source)?, length(target)?);
+                tokens[0].add(source);
+                tokens[1].add(target);
+                longer += u64::from(max_len.is_some_and(|most| source.max(target) > most));
             }
             row += 1;
         }
@@ -297,7 +298,7 @@ pub fn inspect(
     }
     let facts = sources.facts();
     let mixing = mixing(&looks, &drawn, blocks as u64, order.window_blocks() as u64);
-    Ok(Inspection { rows: facts.rows, files: facts.files, bytes, tokens, repeats: repeats.repeats(), mixing })
+    Ok(Inspection { rows: facts.rows, files: facts.files, bytes, tokens, longer, repeats: repeats.repeats(), mixing })
 }
 
 #[cfg(test)]
@@ -316,7 +317,6 @@ mod tests {
         let powers = of.by_powers();
         assert_eq!(powers.iter().map(|(_, n)| n).sum::<u64>(), 1000);
         assert_eq!((powers[0], powers[3], powers[9]), ((1, 1), (8, 8), (512, 489)));
-        assert_eq!((of.longer_than(2000), of.longer_than(999), of.longer_than(0)), (0, 1, 1000));
         let mut long = Histogram::default();
         (0..1000).for_each(|n| long.add(1_000_000 + 1000 * n));
         let found = long.quantile(0.5) as f64;

@@ -257,13 +257,18 @@ impl Unpacking {
     }
 }
 
+/// Reads what a buffer has.
+fn read_buffered(from: &mut impl BufRead, out: &mut [u8]) -> io::Result<usize> {
+    let there = from.fill_buf()?;
+    let count = there.len().min(out.len());
+    out[..count].copy_from_slice(&there[..count]);
+    from.consume(count);
+    Ok(count)
+}
+
 impl Read for Unpacking {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let there = self.fill_buf()?;
-        let count = there.len().min(out.len());
-        out[..count].copy_from_slice(&there[..count]);
-        self.consume(count);
-        Ok(count)
+        read_buffered(self, out)
     }
 }
 
@@ -302,11 +307,7 @@ impl<'a> FrameReader<'a> {
 
 impl Read for FrameReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let there = self.fill_buf()?;
-        let count = there.len().min(out.len());
-        out[..count].copy_from_slice(&there[..count]);
-        self.consume(count);
-        Ok(count)
+        read_buffered(self, out)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Two promises of the plan are held against these counters in every run: engine threads allocate nothing in a step
 //! after the first, and the loader stays below its line. A count costs one thread-local read and a relaxed addition; loader
 //! threads, which allocate several times for every token, count by themselves first and share what comes to some KiB. (All of
-//! them adding to one number halved what two threads tokenise, to less than one does alone.)
+//! them adding to one number halved what two threads tokenise, to about what one does alone.)
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -333,6 +333,11 @@ impl Settings {
     }
 }
 
+/// The kind that a job file calls so.
+pub fn kind_named(name: &str) -> Option<Kind> {
+    [Kind::Pairs, Kind::Chat, Kind::Text].into_iter().find(|kind| kind_name(*kind) == name)
+}
+
 /// As a job file says it.
 pub fn kind_name(kind: Kind) -> &'static str {
     match kind {

@@ -137,7 +137,7 @@ impl Run<'_> {
     }
 
     /// Documents of a side in a part that launches are sized for. As many as might be there would mean blocks that begin and end for
-    /// nothing: a packed sample of 1024 tokens might be 64 documents, and often is a few.
+    /// nothing: a packed sample of 1024 tokens might be 128 documents, and often is a few.
     fn documents(&self, side: Side) -> usize {
         if side == Side::Source { self.documents } else { self.program.part_samples }
     }

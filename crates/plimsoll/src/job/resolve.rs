@@ -22,7 +22,7 @@ use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::trained::TrainSpec;
 
 use crate::render::Fail;
-use crate::settings::{Mirror, Origin, Pins, RunLength, Settings};
+use crate::settings::{Mirror, Origin, Pins, RunLength, Settings, kind_named};
 
 /// Most threads of a kind.
 const THREADS: u64 = 1024;
@@ -263,13 +263,11 @@ impl Resolver<'_> {
     /// What a row is; none: as the model asks for.
     fn kind(&mut self, job: &Job, flags: &JobFlags) -> Result<Option<Kind>, Fail> {
         let said = self.pick("data.kind", flags.kind.clone(), job.data.kind.clone());
-        match said.as_deref() {
-            None => Ok(None),
-            Some("pairs") => Ok(Some(Kind::Pairs)),
-            Some("chat") => Ok(Some(Kind::Chat)),
-            Some("text") => Ok(Some(Kind::Text)),
-            Some("series") => Err(self.refuse("data.kind", "= `series` is not supported yet")),
-            Some(other) => Err(self.refuse("data.kind", format!("must be `pairs`, `chat` or `text`, found `{other}`"))),
+        let Some(name) = said else { return Ok(None) };
+        match kind_named(&name) {
+            Some(kind) => Ok(Some(kind)),
+            None if name == "series" => Err(self.refuse("data.kind", "= `series` is not supported yet")),
+            None => Err(self.refuse("data.kind", format!("must be `pairs`, `chat` or `text`, found `{name}`"))),
         }
     }
 

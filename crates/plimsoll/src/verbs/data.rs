@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::args::{DataArgs, DataVerb, InspectArgs};
 use crate::prepare::samples;
 use crate::render::{self, Fail, OrFail};
-use crate::settings::kind_name;
+use crate::settings::{kind_name, kind_named};
 
 /// Does what was asked.
 pub fn run(args: &DataArgs) -> Result<(), Fail> {
@@ -54,15 +54,13 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
     }
     let order = Order::new(1, true).with_window(args.window.map_or(plimsoll_data::WINDOW_BLOCKS, |n| n.0 as usize));
     let bar = bar(sources.rows());
-    let found = inspect(&sources, tokenizer.as_ref(), order, &mut |rows| bar.set_position(rows)).or_usage();
+    let most = args.max_len.map(|most| most.0);
+    let found = inspect(&sources, tokenizer.as_ref(), most, order, &mut |rows| bar.set_position(rows)).or_usage();
     bar.finish_and_clear();
     let found = found?;
     let columns = sources.columns();
-    let max_len = args.max_len.and_then(|most| {
-        let [source, target] = found.tokens.as_ref()?;
-        let longer = source.longer_than(most.0).max(target.longer_than(most.0));
-        Some(Cut { tokens: most.0, longer, of: source.count })
-    });
+    let of = found.tokens.as_ref().map_or(0, |[source, _]| source.count);
+    let max_len = most.map(|tokens| Cut { tokens, longer: found.longer, of });
     let report = Report {
         kind: kind_name(kind),
         columns: ColumnsTold {
@@ -81,16 +79,9 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
 fn open(args: &InspectArgs) -> Result<(Sources, Kind), Fail> {
     let columns = || Columns { source: args.source.clone(), target: args.target.clone() };
     let open = |kind: Kind| samples::open(&args.files, kind, columns());
-    let asked = match args.kind.as_deref() {
-        None => None,
-        Some("pairs") => Some(Kind::Pairs),
-        Some("chat") => Some(Kind::Chat),
-        Some("text") => Some(Kind::Text),
-        Some(other) => {
-            return Err(Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{other}`")));
-        }
-    };
-    if let Some(kind) = asked {
+    if let Some(name) = args.kind.as_deref() {
+        let wrong = || Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{name}`"));
+        let kind = kind_named(name).ok_or_else(wrong)?;
         return Ok((open(kind).or_usage()?, kind));
     }
     let unclear = |e: &DataError| matches!(e, DataError::ColumnsNotGuessed { .. } | DataError::ColumnNotGuessed { .. });

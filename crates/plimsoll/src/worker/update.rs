@@ -123,9 +123,7 @@ impl Run<'_> {
         let (before, mut loading) = (busy(&self.engine), 0.0);
         let ahead = &mut self.ahead;
         let updated = self.engine.finish_update(step, |card| {
-            let asked = Instant::now();
-            *ahead = go_ahead(card, loader, reach, next);
-            loading = asked.elapsed().as_secs_f64();
+            *ahead = go_ahead(card, loader, reach, next, &mut loading);
         })?;
         // Loading that the card was not busy for is waiting.
         data_seconds += (loading - (busy(&self.engine) - before)).max(0.0);
@@ -166,12 +164,15 @@ impl Run<'_> {
     }
 }
 
-/// Goes with the next update as far as it may.
-fn go_ahead(card: &mut CudaEngine, loader: &mut Loader, reach: Reach, next: MicroStep) -> Ahead {
+/// Goes with the next update as far as it may; `loading` gets the seconds of its batch.
+fn go_ahead(card: &mut CudaEngine, loader: &mut Loader, reach: Reach, next: MicroStep, loading: &mut f64) -> Ahead {
     if reach == Reach::Nothing {
         return Ahead::Nothing;
     }
-    let facts = match loader.next(card.slot()) {
+    let asked = Instant::now();
+    let loaded = loader.next(card.slot());
+    *loading = asked.elapsed().as_secs_f64();
+    let facts = match loaded {
         Ok(facts) if reach == Reach::Launch => facts,
         loaded => return Ahead::Loaded(loaded.map_err(Fail::from)),
     };
