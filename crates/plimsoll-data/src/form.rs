@@ -3,6 +3,7 @@
 //! Invariant: one row is held at a time, and no more than [`MAX_ROW_BYTES`] of it and one read ahead. What a row may be wrong in is a
 //! [`Fault`]; it knows no file and no line number.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
 
 use csv_core::ReadRecordResult;
@@ -49,22 +50,22 @@ pub(crate) enum Fault {
 }
 
 /// Cuts rows off a stream, and cells off a row.
-pub(crate) struct Cutter {
+pub(crate) struct Cutter<'a> {
     form: Form,
     /// Of CSV: the columns of the file.
-    header: Vec<String>,
+    header: Cow<'a, [String]>,
     record: Record,
 }
 
-impl Cutter {
+impl<'a> Cutter<'a> {
     /// For a file whose header was read already, or that has none.
-    pub fn new(form: Form, header: &[String]) -> Cutter {
-        Cutter { form, header: header.to_vec(), record: Record::new(form) }
+    pub fn new(form: Form, header: &'a [String]) -> Cutter<'a> {
+        Cutter { form, header: header.into(), record: Record::new(form) }
     }
 
     /// The columns of the file, where it names them once.
     pub fn into_header(self) -> Vec<String> {
-        self.header
+        self.header.into_owned()
     }
 
     /// Reads the header, where the form has one, into `raw`; its length.
@@ -78,7 +79,7 @@ impl Cutter {
                 Err(_) => return Ok(Err(Fault::NotUtf8(None))),
             }
         }
-        self.header = header;
+        self.header = header.into();
         Ok(Ok(read))
     }
 
@@ -95,7 +96,7 @@ impl Cutter {
     pub fn is_blank(&self, body: &[u8]) -> bool {
         match self.form {
             Form::Json | Form::Line => body.iter().all(u8::is_ascii_whitespace),
-            Form::Csv { .. } => self.record.ends.is_empty(),
+            Form::Csv { .. } => self.record.count == 0,
         }
     }
 
@@ -103,7 +104,7 @@ impl Cutter {
     pub fn columns(&self, body: &[u8]) -> Option<Vec<String>> {
         match self.form {
             Form::Json => jsonl_row::keys(body),
-            Form::Csv { .. } => Some(self.header.clone()),
+            Form::Csv { .. } => Some(self.header.to_vec()),
             Form::Line => Some(vec![TEXT.into()]),
         }
     }
@@ -137,7 +138,7 @@ impl Cutter {
     }
 
     fn csv_cells(&self, wants: &[Want<'_>], texts: &mut [String]) -> Result<(), Fault> {
-        let (expected, found) = (self.header.len(), self.record.ends.len());
+        let (expected, found) = (self.header.len(), self.record.count);
         if expected != found {
             return Err(Fault::Cells { expected, found });
         }
@@ -150,7 +151,7 @@ impl Cutter {
                     texts[i].clear();
                     continue;
                 }
-                (None, _) => return Err(Fault::Missing(i, self.header.clone())),
+                (None, _) => return Err(Fault::Missing(i, self.header.to_vec())),
             };
             let text = std::str::from_utf8(self.record.cell(at)).map_err(|_| Fault::NotUtf8(Some(i)))?;
             match want.cell {
@@ -189,18 +190,20 @@ fn reason(error: &serde_json::Error) -> String {
     format!("{} at column {}", &text[..cut], error.column())
 }
 
-/// One record of CSV: its cells end to end, unquoted.
+/// One record of CSV: its cells end to end, unquoted. The buffers stay as long as the longest record made them.
 struct Record {
     core: csv_core::Reader,
     cells: Vec<u8>,
     ends: Vec<usize>,
+    /// How many cells it has.
+    count: usize,
 }
 
 impl Record {
     fn new(form: Form) -> Record {
         let delimiter = if let Form::Csv { delimiter } = form { delimiter } else { b',' };
         let core = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
-        Record { core, cells: Vec::new(), ends: Vec::new() }
+        Record { core, cells: vec![0; 1 << 10], ends: vec![0; 16], count: 0 }
     }
 
     fn cell(&self, at: usize) -> &[u8] {
@@ -209,14 +212,12 @@ impl Record {
     }
 
     fn cells(&self) -> impl Iterator<Item = &[u8]> {
-        (0..self.ends.len()).map(|at| self.cell(at))
+        (0..self.count).map(|at| self.cell(at))
     }
 
     /// Reads a record, and what blank lines are before it, to `raw`; how many bytes.
     fn read(&mut self, from: &mut dyn BufRead, raw: &mut Vec<u8>) -> io::Result<usize> {
         let (mut written, mut ended) = (0, 0);
-        self.cells.resize(self.cells.capacity().max(1 << 10), 0);
-        self.ends.resize(self.ends.capacity().max(16), 0);
         let done = loop {
             let there = from.fill_buf()?;
             let (found, used, wrote, ends) =
@@ -236,8 +237,7 @@ impl Record {
                 ReadRecordResult::End => break false,
             }
         };
-        self.cells.truncate(written);
-        self.ends.truncate(if done { ended } else { 0 });
+        self.count = if done { ended } else { 0 };
         Ok(raw.len())
     }
 }
