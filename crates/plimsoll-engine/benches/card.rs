@@ -3,7 +3,7 @@
 //!     cargo bench -p plimsoll-engine --bench card -- [full|lora|nf4|pure|t5][:CHOICE]... [steps=N] [ops] [rates]
 //!
 //! A choice is `micro=N`, `recompute=N`, `ffn=N` (blocks whose feed-forward part is computed again), `chunk=N` (rows of the
-//! loss), `inside` (updates in the backward pass) or `lean`; without any, the fastest plan with room to spare.
+//! loss), `inside` (updates in the backward pass), `norms` (their outputs are kept) or `lean`; without any, the fastest plan with room to spare.
 //!
 //! Shapes: Qwen2.5-0.5B, batch 8 x 1024, AdamW (full: bf16 with f32 masters; pure: bf16 alone, weights and moments; LoRA r 16
 //! on all linears over bf16 or NF4), T5-small, batch 32 x (256 + 256), Adafactor. Weights and tokens are random.
@@ -35,6 +35,7 @@ fn job(name: &str) -> (Job, Choices) {
         optimizer_in_backward: false,
         loader_threads: 1,
         lean: false,
+        keep_norms: false,
     };
     if name == "t5" {
         let job = Job::new(T5Spec::small(), (256, 256), 32, OptimizerSpec::adafactor(1e-3), on);
@@ -70,6 +71,7 @@ fn chosen(word: &str) -> Option<(Job, Choices)> {
             "chunk" => how.loss_chunk = value,
             "inside" => how.optimizer_in_backward = value > 0,
             "lean" => how.lean = value > 0,
+            "norms" => how.keep_norms = value > 0,
             _ => return None,
         }
     }

@@ -127,6 +127,7 @@ fn measure(name: &str, steps: usize, on: (usize, Simd)) {
         optimizer_in_backward: true,
         loader_threads: 1,
         lean: false,
+        keep_norms: false,
     };
     let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: None, seed: 1 };
     let mut engine = Engine::start(compile(&job, &how), Some(updates)).unwrap();

@@ -40,6 +40,7 @@ fn main() {
                     optimizer_in_backward,
                     loader_threads: 1,
                     lean: false,
+                    keep_norms: false,
                 };
                 with_cores(threads, || {}, || measure(&job, &how)).unwrap();
             }

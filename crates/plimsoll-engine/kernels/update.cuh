@@ -5,13 +5,15 @@
 /// Elements of a block.
 #define UPDATE_CHUNK 4096
 
-/// The parameter of this block: the last whose first block is not behind it.
+/// The parameter of this block: the last whose first block is not behind it. Each warp looks at 32 places at a time, since all else
+/// that a block does waits for it.
 HERE u32 param_of(const u32 *first_block, u32 count) {
     u32 low = 0, high = count;
     while (high - low > 1) {
-        const u32 middle = (low + high) / 2;
-        if (first_block[middle] <= blockIdx.x) low = middle;
-        else high = middle;
+        const u32 apart = (high - low + 31) / 32, at = low + threadIdx.x % 32 * apart;
+        const u32 before = __ballot_sync(0xFFFFFFFFu, at < high && first_block[at] <= blockIdx.x);
+        low += (__popc(before) - 1) * apart;
+        high = min(high, low + apart);
     }
     return low;
 }

@@ -71,6 +71,7 @@ fn choices(micro_batch: usize) -> Choices {
         optimizer_in_backward: false,
         loader_threads: 1,
         lean: false,
+        keep_norms: false,
     }
 }
 

@@ -416,6 +416,38 @@ fn cases() -> Vec<Case> {
             ));
         }
     }
+    // A bias, which the turn adds then; to columns behind the heads too.
+    for (heads, width, more) in [(4, 64, 64), (3, 12, 7)] {
+        let (inputs, outputs) = (64, heads * width + more);
+        let rope = RopeSpec { theta: 1000.0, scaling: RopeScaling::Default };
+        let out = cols(3, 8, outputs + 24);
+        list.push(case(
+            "linear and rope",
+            vec![
+                (Act, R * inputs),
+                (Weight, inputs * outputs),
+                (Wide, outputs),
+                (Act, R * out.stride),
+                (Wide, LEN * width),
+            ],
+            vec![
+                Op::RopeTable { out: id(4), rope, width, len: LEN },
+                Op::Linear {
+                    side,
+                    x: id(0),
+                    weight: id(1),
+                    bias: Some(id(2)),
+                    out,
+                    add: false,
+                    scale: 1.0,
+                    inputs,
+                    outputs,
+                    in_out: false,
+                },
+                Op::Rope { side, x: out, table: id(4), heads, width, back: false },
+            ],
+        ));
+    }
     for (inputs, outputs) in [(36, 70), (64, 128), (128, 896)] {
         for in_out in [false, true] {
             for (add, write) in [(false, Write::Set), (true, Write::Add)] {

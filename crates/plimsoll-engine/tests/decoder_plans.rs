@@ -78,6 +78,7 @@ fn random_plans_of_one_job_give_the_same_losses() {
                     optimizer_in_backward: nth % 2 == 0,
                     loader_threads: 1,
                     lean: false,
+                    keep_norms: stream.between(0, 1) == 1,
                 };
                 let job = Job { threads: stream.between(1, 4), ..job.clone() };
                 let other = run(&job, &how, clip_norm, UPDATES);
@@ -105,7 +106,8 @@ fn threads_and_recomputed_blocks_repeat_every_bit() {
             for (recompute, recompute_attention, recompute_feed_forward) in
                 [(blocks, 0, 0), (0, blocks, 0), (1, 1, 0), (0, 0, blocks), (0, 1, 1), (1, 0, 1)]
             {
-                let how = Choices { recompute, recompute_attention, recompute_feed_forward, ..plain };
+                let keep_norms = recompute_attention == 1;
+                let how = Choices { recompute, recompute_attention, recompute_feed_forward, keep_norms, ..plain };
                 let other = run(&job, &how, None, BIT_UPDATES);
                 assert!(other == first, "{name}, {how:?}");
             }

@@ -16,6 +16,7 @@ use crate::footprint::{self, Beside, CardOverheads, Footprint};
 use crate::program::{Job, Program, compile};
 use crate::search::loader_threads;
 use crate::snapshot::snapshot_bytes;
+use crate::spec::ModelSpec;
 use cost::{flops_per_update, seconds};
 pub(crate) use explain::remedies;
 
@@ -222,18 +223,26 @@ fn frames(job: &Job, pins: &Pins, loader_threads: usize) -> Vec<Choices> {
         };
         chunks.dedup();
         let leans = pins.lean.map_or(vec![false, true], |lean| vec![lean]);
+        let norms = match (&job.spec, pins.keep_norms) {
+            (ModelSpec::T5(_), _) => vec![false],
+            (_, Some(keep)) => vec![keep],
+            (_, None) => vec![false, true],
+        };
         for optimizer_in_backward in ways {
             for loss_chunk in &chunks {
-                list.extend(leans.iter().map(|lean| Choices {
-                    micro_batch,
-                    recompute: 0,
-                    recompute_attention: 0,
-                    recompute_feed_forward: 0,
-                    loss_chunk: *loss_chunk,
-                    optimizer_in_backward,
-                    loader_threads,
-                    lean: *lean,
-                }));
+                for keep_norms in &norms {
+                    list.extend(leans.iter().map(|lean| Choices {
+                        micro_batch,
+                        recompute: 0,
+                        recompute_attention: 0,
+                        recompute_feed_forward: 0,
+                        loss_chunk: *loss_chunk,
+                        optimizer_in_backward,
+                        loader_threads,
+                        lean: *lean,
+                        keep_norms: *keep_norms,
+                    }));
+                }
             }
         }
     }

@@ -27,6 +27,9 @@ pub struct Choices {
     /// instead of copies that stay.
     #[serde(default)]
     pub lean: bool,
+    /// On a card, of a decoder: outputs of norms stay for the backward pass, instead of being written again from what they are of.
+    #[serde(default)]
+    pub keep_norms: bool,
 }
 
 /// What a block keeps for its backward pass.

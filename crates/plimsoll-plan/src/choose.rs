@@ -43,6 +43,8 @@ pub struct Pins {
     pub threads: Option<usize>,
     /// Weights are written out for each product, on a card.
     pub lean: Option<bool>,
+    /// Outputs of norms stay for the backward pass, on a card.
+    pub keep_norms: Option<bool>,
 }
 
 /// What a plan is made from, besides the job.

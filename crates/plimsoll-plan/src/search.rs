@@ -243,6 +243,7 @@ impl<'a> Search<'a> {
                         optimizer_in_backward,
                         loader_threads: 1,
                         lean: false,
+                        keep_norms: false,
                     };
                     let outline = self.outline(&frame);
                     for rung in self.rungs(frame) {

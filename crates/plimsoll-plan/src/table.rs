@@ -30,6 +30,9 @@ impl fmt::Display for Plan {
             "recompute {} of {} blocks{parts}; loss {} rows at a time; update {update} the backward pass; {} compute and {} loader threads",
             c.recompute, self.blocks, c.loss_chunk, self.threads, c.loader_threads
         )?;
+        if c.keep_norms {
+            writeln!(f, "outputs of norms are kept for the backward pass")?;
+        }
         if c.lean {
             writeln!(
                 f,

@@ -68,6 +68,7 @@ impl Uniform {
             optimizer_in_backward: store.gradients.iter().all(Option::is_none),
             loader_threads: 1,
             lean: false,
+            keep_norms: false,
         };
         let shape = job.shape(SAMPLES);
         let (clip, marked, by_block) = (job.clip, true, false);

@@ -155,6 +155,7 @@ fn pins_are_kept() {
         optimizer_in_backward: false,
         loader_threads: 3,
         lean: false,
+        keep_norms: false,
     };
     assert_eq!(plan.choices, expected);
 }
@@ -217,6 +218,7 @@ fn disk_is_counted_as_it_is_written() {
         optimizer_in_backward: true,
         loader_threads: 1,
         lean: false,
+        keep_norms: false,
     };
     let part = |spec: T5Spec, facts: DiskFacts, name: &str| {
         let program = compile(&job(spec, 1, 8, OptimizerSpec::adafactor(1e-3)), &choices);
@@ -322,6 +324,7 @@ proptest! {
             micro_batch: micro, recompute: recompute.min(layers + dec_layers), recompute_attention: 0, recompute_feed_forward: 0, loss_chunk: chunk.min(micro * target_len),
             optimizer_in_backward: in_backward, loader_threads: 1,
             lean: false,
+            keep_norms: false,
         };
         check_overlap(&compile(&job, &choices));
     }

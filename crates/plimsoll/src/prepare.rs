@@ -362,6 +362,7 @@ fn pins(settings: &Settings, spec: &ModelSpec) -> Result<Pins, Fail> {
         snapshot: said.snapshot,
         threads: settings.says("train.threads").then_some(settings.threads),
         lean: None,
+        keep_norms: None,
     })
 }
 

@@ -243,6 +243,14 @@ def test_rope():
             want = np.stack([part[:, :, 0] * cos - part[:, :, 1] * sin, part[:, :, 1] * cos + part[:, :, 0] * sin], 2)
             close("rope", read(y, kind)[:, : heads * width], want.reshape(13, -1), kind)
             assert (y[:, heads * width :] == x[:, heads * width :]).all()
+        # With a bias, to some columns behind the heads too: the bits of both one by one.
+        more, bias = 8, store(normal(heads * width + 8), "float")
+        apart, together = store(x, ""), store(x, "")
+        Module("column_sum.cu", kind, WGT="float").run("bias_add", 2, bias, apart, stride, heads * width + more, rows.rows)
+        module.run("rope_turn", 2, at, table, apart, stride, heads, width, 0, rows.rows)
+        Module("rope.cu", kind, WGT="float").run(
+            "rope_turn_biased", 2, at, table, together, bias, stride, heads, width, more, rows.rows)
+        assert (apart == together).all() and (apart != x).any()
 
 
 def gelu(x):

@@ -368,6 +368,7 @@ impl Run<'_> {
                     self.copy(from, self.at(*out), words * 4)?;
                 }
             }
+            Op::Rope { .. } if index > 0 && self.is_biased_and_turned(index - 1) => self.add_bias_and_turn(index)?,
             Op::Rope { side, x, table, heads, width, back } => {
                 let call = Call::new().at(self.array(Array::SourceAt)).at(self.at(*table)).at(self.columns(*x));
                 let call = call.u32(x.stride).u32(*heads).u32(*width).u32(usize::from(*back)).at(self.rows_at(*side));
@@ -390,8 +391,8 @@ impl Run<'_> {
                     bias: None,
                 };
                 self.product(self.act(), (self.rows(*side), *outputs, *inputs), a, b, into)?;
-                if let Some(bias) = bias {
-                    let call = Call::new().at(self.at(*bias)).at(self.columns(*out)).u32(out.stride).u32(*outputs);
+                if let Some(bias) = bias.filter(|_| !self.is_biased_and_turned(index)) {
+                    let call = Call::new().at(self.at(bias)).at(self.columns(*out)).u32(out.stride).u32(*outputs);
                     let call = call.at(self.rows_at(*side));
                     let grid = walk(self.rows(*side) * outputs);
                     self.launch(self.kernel("column_sum", "bias_add"), grid, BLOCK, 0, call)?;
@@ -564,6 +565,34 @@ impl Run<'_> {
         let call = call.with(self.drop(*side, *drop)).with(self.drop(*side, *of_out)).at(self.step());
         let kernel = self.kernel("norm", "norm_residual_forward");
         self.launch(kernel, (self.rows(*side).div_ceil(8), 1), BLOCK, 0, call)
+    }
+
+    /// Whether the op adds a bias to heads that the next one turns: that adds it then.
+    fn is_biased_and_turned(&self, index: usize) -> bool {
+        let ops = &self.placed.tape.ops;
+        let (
+            Op::Linear { side, bias: Some(_), out, outputs, .. },
+            Some(Op::Rope { side: next, x, heads, width, back: false, .. }),
+        ) = (&ops[index], ops.get(index + 1))
+        else {
+            return false;
+        };
+        (side, out) == (next, x) && heads * width <= *outputs
+    }
+
+    fn add_bias_and_turn(&mut self, index: usize) -> Result<(), CudaError> {
+        let placed = self.placed;
+        let [Op::Linear { bias: Some(bias), outputs, .. }, Op::Rope { side, x, table, heads, width, .. }] =
+            &placed.tape.ops[index - 1..=index]
+        else {
+            return Ok(());
+        };
+        let more = outputs - heads * width;
+        let call =
+            Call::new().at(self.array(Array::SourceAt)).at(self.at(*table)).at(self.columns(*x)).at(self.at(*bias));
+        let call = call.u32(x.stride).u32(*heads).u32(*width).u32(more).at(self.rows_at(*side));
+        let grid = walk(self.rows(*side) * (heads * width / 2 + more));
+        self.launch(self.kernel("rope", "rope_turn_biased"), grid, BLOCK, 0, call)
     }
 
     /// Words of a tensor.

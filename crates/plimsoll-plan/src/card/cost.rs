@@ -122,7 +122,10 @@ impl Cost<'_> {
                 let (rows, grads) = (self.rows(Side::Target), grad.is_some());
                 let of_chunk = |rows: usize| self.loss_chunk(rows, *wide, *vocab, grads);
                 let (whole, rest) = (rows / chunk.max(&1), rows % chunk.max(&1));
-                whole as f64 * of_chunk(*chunk) + of_chunk(rest) + self.written_out(*weight)
+                // What a chunk adds its weights' gradient to is read and written at the end of its product, hidden behind nothing.
+                let again = if grads { rows.div_ceil(*chunk.max(&1)).saturating_sub(1) } else { 0 };
+                let added = again as f64 * self.moved(8 * vocab * wide);
+                whole as f64 * of_chunk(*chunk) + of_chunk(rest) + added + self.written_out(*weight)
             }
             Op::Attention { shape, .. } | Op::AttentionBackward { shape, .. } => {
                 let seen = if shape.causal { 0.5 } else { 1.0 };
@@ -155,8 +158,7 @@ impl Cost<'_> {
         let logits = rows * vocab * width;
         let forward = self.product(Product { m: rows, n: vocab, k: wide, out: logits });
         let back = self.product(Product { m: rows, n: wide, k: vocab, out: rows * wide * width });
-        // Read and added to, chunk by chunk.
-        let grad = || self.product(Product { m: vocab, n: wide, k: rows, out: 8 * vocab * wide });
+        let grad = || self.product(Product { m: vocab, n: wide, k: rows, out: 4 * vocab * wide });
         forward + self.moved(2 * logits) + self.launch() + back + if grads { grad() } else { 0.0 }
     }
 }

@@ -39,6 +39,9 @@ fn otherwise(free: &Candidate, chosen: &Candidate, blocks: usize) -> String {
         let place = if now.optimizer_in_backward { "in" } else { "after" };
         list.push(format!("update {place} the backward pass"));
     }
+    if then.keep_norms && !now.keep_norms {
+        list.push("norms written again".to_string());
+    }
     if now.lean && !then.lean {
         list.push("lean".to_string());
     }

@@ -23,6 +23,8 @@ pub(super) struct Layers<'a> {
 #[derive(Clone)]
 pub(super) struct AttentionKept {
     pub normed: Normed,
+    /// The norm's output, where it is still there.
+    pub normed_out: Option<Id>,
     /// q, k, v side by side: turned, or raw where each head is normed first.
     pub qkv: Id,
     pub out: Id,
@@ -170,13 +172,13 @@ impl Layers<'_> {
         }
     }
 
-    /// The product behind the norm: q, k, v of any rows.
-    pub fn qkv(&self, pass: &mut Pass, side: Side, block: usize, x: Id) -> (Normed, Id, Projected) {
+    /// The norm, its output, and the product behind it: q, k, v of any rows.
+    pub fn qkv(&self, pass: &mut Pass, side: Side, block: usize, x: Id) -> (Normed, Id, Id, Projected) {
         let (name, _) = self.names(block);
         let (out, normed) = pass.norm(side, x, &name, None);
         let [qkv, ..] = self.projections(block);
         let (id, lora) = pass.project(side, out, "qkv", &qkv);
-        (normed, id, lora)
+        (normed, out, id, lora)
     }
 
     /// Projects attention's output onto the residual stream.
@@ -188,7 +190,7 @@ impl Layers<'_> {
     }
 
     pub fn attention(&self, pass: &mut Pass, block: usize, x: Id) -> (AttentionKept, Id) {
-        let (normed, qkv, qkv_lora) = self.qkv(pass, SIDE, block, x);
+        let (normed, normed_out, qkv, qkv_lora) = self.qkv(pass, SIDE, block, x);
         let Turned { q, k, v, .. } = self.turned(pass, SIDE, block, qkv);
         let shape = self.attention_shape(pass, block);
         let out = pass.activation("attended", pass.rows(SIDE) * self.spec.q_width());
@@ -196,7 +198,7 @@ impl Layers<'_> {
         let drop = self.drop(pass, block, 0, self.spec.dropout.attention);
         pass.tape.push(Op::Attention { shape, q, k, v, bias: None, out, lse, drop });
         let (y, out_lora) = self.attended(pass, SIDE, block, x, out);
-        (AttentionKept { normed, qkv, out, lse, qkv_lora, out_lora }, y)
+        (AttentionKept { normed, normed_out: Some(normed_out), qkv, out, lse, qkv_lora, out_lora }, y)
     }
 
     pub fn feed_forward(&self, pass: &mut Pass, side: Side, block: usize, x: Id) -> (FeedForwardKept, Id) {
@@ -288,7 +290,7 @@ impl Layers<'_> {
             back.push(Op::HeadNormBackward { side, dy, x, weight, rstd, dx: dy, weight_grad, heads, width });
             back.complete(weight);
         }
-        let normed = back.pass.norm_again(SIDE, kept.normed, &name);
+        let normed = kept.normed_out.unwrap_or_else(|| back.pass.norm_again(SIDE, kept.normed, &name));
         let dn = back.project(SIDE, dqkv, normed, &qkv, &kept.qkv_lora, None);
         back.norm_onto(SIDE, dn, kept.normed, &name, g, true);
     }

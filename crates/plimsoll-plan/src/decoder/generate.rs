@@ -23,7 +23,7 @@ pub(crate) fn generation(spec: &DecoderSpec, job: &TapeJob, shape: GenerateShape
     let mut x = layers.embed(&mut pass, SIDE);
     let mut held: Vec<(Id, Id)> = Vec::new();
     for block in 0..spec.layers {
-        let (_, qkv, _) = layers.qkv(&mut pass, SIDE, block, x);
+        let (_, _, qkv, _) = layers.qkv(&mut pass, SIDE, block, x);
         let Turned { q, k, v, .. } = layers.turned(&mut pass, SIDE, block, qkv);
         let prompt = pass.activation("prompt kv", pass.rows(SIDE) * 2 * kv);
         for (from, start) in [(k, 0), (v, kv)] {
@@ -45,7 +45,7 @@ pub(crate) fn generation(spec: &DecoderSpec, job: &TapeJob, shape: GenerateShape
     pass.shape.samples = rows;
     let mut x = layers.embed(&mut pass, Side::Beam);
     for (block, (prompt, cache)) in held.iter().enumerate() {
-        let (_, qkv, _) = layers.qkv(&mut pass, Side::Beam, block, x);
+        let (_, _, qkv, _) = layers.qkv(&mut pass, Side::Beam, block, x);
         let Turned { q, k, v, .. } = layers.turned(&mut pass, Side::Beam, block, qkv);
         for (kv_part, start) in [(k, 0), (v, kv)] {
             pass.tape.push(Op::CacheAppend {

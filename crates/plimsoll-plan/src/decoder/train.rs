@@ -87,11 +87,16 @@ fn forward(spec: &DecoderSpec, layers: &Layers, back: &mut Backward, choices: &C
         let (attention, y) = layers.attention(&mut back.pass, block, x);
         let (feed_forward, z) = layers.feed_forward(&mut back.pass, SIDE, block, y);
         let keep = choices.keep(block);
+        let normed = |out: Option<Id>| out.filter(|_| choices.keep_norms);
         blocks.push(Held {
             x,
             y,
-            attention: keep.attention().then_some(attention),
-            feed_forward: keep.feed_forward().then_some(FeedForwardKept { normed_out: None, ..feed_forward }),
+            attention: keep
+                .attention()
+                .then_some(AttentionKept { normed_out: normed(attention.normed_out), ..attention }),
+            feed_forward: keep
+                .feed_forward()
+                .then_some(FeedForwardKept { normed_out: normed(feed_forward.normed_out), ..feed_forward }),
         });
         x = z;
     }
@@ -113,7 +118,9 @@ fn sweep(spec: &DecoderSpec, layers: &Layers, back: &mut Backward, parts: &mut [
         for (nth, part) in parts.iter().enumerate() {
             back.part(nth, count);
             let (held, g) = (&part.blocks[block], part.g.expect("the pass has begun"));
+            // Its norm is written once more when it is needed, so that its output is not there all the while.
             let again = held.attention.is_none().then(|| layers.attention(&mut back.pass, block, held.x));
+            let again = again.map(|(kept, y)| (AttentionKept { normed_out: None, ..kept }, y));
             match &held.feed_forward {
                 Some(kept) if back.sweep == Sweep::Measure => {
                     let kept = layers.lent(back, kept);

@@ -146,6 +146,7 @@ proptest! {
             optimizer_in_backward: in_backward,
             loader_threads: 1,
             lean: false,
+            keep_norms: false,
         };
         let store = store_of(&job, in_backward);
         let tape_job = job.tape_job(&store, &choices);
@@ -191,6 +192,7 @@ proptest! {
             optimizer_in_backward: in_backward,
             loader_threads: 1,
             lean: false,
+            keep_norms: false,
         };
         let choices = frame.on_rung(level.min(2 * job.spec.blocks()), job.spec.blocks());
         let terms = terms();

@@ -97,6 +97,7 @@ pub fn pins_of(plan: &Plan) -> Pins {
         snapshot: Some(plan.snapshot),
         threads: Some(plan.threads),
         lean: Some(c.lean),
+        keep_norms: Some(c.keep_norms),
     }
 }
 
