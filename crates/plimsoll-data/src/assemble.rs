@@ -81,33 +81,25 @@ impl Assembler {
         let mut at = 0;
         let mut cursor = self.handed;
         while facts.samples < most {
-            let (mut rows, mut documents, mut labels, mut cut) = (0, 0, 0u64, false);
-            while self.held || self.make_piece(tube)? {
-                let piece = &self.piece;
+            let (first, before) = (at, facts.documents);
+            let (mut labels, mut cut) = (0, false);
+            let ended = self.sample(tube, |piece| {
                 let length = piece.source.len();
-                if documents == self.shape.documents || rows + length > self.shape.source_len {
-                    break;
-                }
                 source[at..at + length].copy_from_slice(&piece.source);
                 target[at..at + length].copy_from_slice(&piece.target);
-                source_lens[facts.documents + documents] = length as u32;
+                source_lens[facts.documents] = length as u32;
                 labels += piece.target.iter().filter(|label| **label != IGNORE).count() as u64;
                 at += length;
-                rows += length;
-                documents += 1;
+                facts.documents += 1;
                 cut |= piece.cut;
                 cursor = piece.cursor_after;
-                self.held = false;
-                if piece.ends_epoch || rows == self.shape.source_len || documents == self.shape.documents {
-                    break;
-                }
-            }
-            if documents == 0 {
+            });
+            ended?;
+            if facts.documents == before {
                 break;
             }
-            target_lens[facts.samples] = rows as u32;
+            target_lens[facts.samples] = (at - first) as u32;
             facts.samples += 1;
-            facts.documents += documents;
             facts.labels += labels;
             facts.truncated += usize::from(cut);
             facts.unlabelled += usize::from(labels == 0);
@@ -117,6 +109,40 @@ impl Assembler {
         facts.cursor_after = cursor;
         self.handed = cursor;
         Ok(facts)
+    }
+
+    /// Makes up to `most` samples, for nobody; how many there were.
+    pub fn pass_over(&mut self, tube: &Tube, most: usize) -> Result<usize, DataError> {
+        let (mut samples, mut cursor) = (0, None);
+        while samples < most {
+            let before = cursor;
+            self.sample(tube, |piece| cursor = Some(piece.cursor_after))?;
+            if cursor == before {
+                break;
+            }
+            samples += 1;
+        }
+        self.handed = cursor.unwrap_or(self.handed);
+        Ok(samples)
+    }
+
+    /// Makes one sample: `put` gets its pieces, none at the end.
+    fn sample(&mut self, tube: &Tube, mut put: impl FnMut(&Piece)) -> Result<(), DataError> {
+        let (mut rows, mut documents) = (0, 0);
+        while self.held || self.make_piece(tube)? {
+            let length = self.piece.source.len();
+            if rows + length > self.shape.source_len {
+                break;
+            }
+            put(&self.piece);
+            rows += length;
+            documents += 1;
+            self.held = false;
+            if self.piece.ends_epoch || rows == self.shape.source_len || documents == self.shape.documents {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the next piece. False: there is none.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
-use crate::loader::{Loader, LoaderSettings, ThreadHook, Until};
+use crate::loader::{Loader, LoaderSettings, Ranks, ThreadHook, Until};
 use crate::{Cursor, DataError, Kind, Order, Recipe, Sources, TextTokenizer};
 
 /// What one pass comes to.
@@ -50,6 +50,7 @@ pub fn count_samples(
         prefetch_batches: 2 * threads,
         cursor: Cursor { epoch, ..Cursor::default() },
         limit: None,
+        ranks: Ranks::ONE,
         on_thread_start,
     };
     let mut loader =

@@ -13,7 +13,7 @@ use plimsoll_plan::batch::BatchSlot;
 use crate::assemble::Assembler;
 use crate::document::{self, Part, Tokens, part_end};
 use crate::error::panic_message;
-use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, ThreadHook, Until};
+use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook, Until};
 use crate::pairs::lock;
 use crate::tokenizer::clip;
 use crate::tube::{Ending, Tube, TubeRoom};
@@ -28,6 +28,7 @@ pub(crate) struct DocumentLoader {
     samples: usize,
     handed: u64,
     limit: Option<u64>,
+    ranks: Ranks,
 }
 
 struct Shared {
@@ -69,7 +70,7 @@ impl DocumentLoader {
         settings: LoaderSettings,
         until: Until,
     ) -> Result<DocumentLoader, DataError> {
-        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, on_thread_start, .. } = settings;
+        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
         let stream = Stream::start(sources.clone(), order, cursor);
         let shared = Arc::new(Shared {
             feed: Mutex::new(Feed { stream, ticket: 0, within: None, position: cursor.position, over: false }),
@@ -87,6 +88,7 @@ impl DocumentLoader {
             samples: shape.samples,
             handed: 0,
             limit,
+            ranks,
         };
         for number in 0..threads {
             let shared = loader.shared.clone();
@@ -100,12 +102,27 @@ impl DocumentLoader {
         Ok(loader)
     }
 
+    /// The batch of this rank. What is in a sample depends on all before it, so those of the others are made too, and dropped.
     pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
-        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.handed));
-        let most = left.min(self.samples as u64) as usize;
-        let facts = self.assembler.fill(&self.shared.tube, most, slot)?;
+        self.pass_over(self.ranks.rank)?;
+        let mut facts = self.assembler.fill(&self.shared.tube, self.most(), slot)?;
         self.handed += facts.samples as u64;
+        self.pass_over(self.ranks.of - 1 - self.ranks.rank)?;
+        facts.cursor_after = self.cursor();
         Ok(facts)
+    }
+
+    fn pass_over(&mut self, batches: usize) -> Result<(), DataError> {
+        for _ in 0..batches {
+            self.handed += self.assembler.pass_over(&self.shared.tube, self.most())? as u64;
+        }
+        Ok(())
+    }
+
+    /// Samples of the next batch at most.
+    fn most(&self) -> usize {
+        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.handed));
+        left.min(self.samples as u64) as usize
     }
 
     pub fn cursor(&self) -> Cursor {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
-use crate::loader::{BatchFacts, Loader, LoaderSettings, ThreadHook, Until};
+use crate::loader::{BatchFacts, Loader, LoaderSettings, Ranks, ThreadHook, Until};
 use crate::messages::ASSISTANT;
 use crate::sources::ReadScratch;
 use crate::window::Texts;
@@ -31,6 +31,7 @@ pub fn eval_batches(
         prefetch_batches,
         cursor: Cursor::default(),
         limit: None,
+        ranks: Ranks::ONE,
         on_thread_start,
     };
     let order = Order::new(0, false);

@@ -39,7 +39,7 @@ const DICTIONARY_ENTRY_BYTES: u64 = size_of::<parquet::data_type::ByteArray>() a
 pub struct LoaderHeap {
     /// The block index, file names, Parquet row groups.
     pub index_bytes: u64,
-    /// Texts of one shuffle window, its order of rows, the epoch's order of blocks.
+    /// Texts of one shuffle window, its blocks and its order of rows.
     pub window_bytes: u64,
     /// Buffers for reading one block.
     pub read_bytes: u64,
@@ -66,6 +66,9 @@ pub struct LoadFacts {
     pub window_text_bytes: u64,
     /// Rows in the largest window.
     pub window_rows: u64,
+    /// Blocks in a window.
+    #[serde(default)]
+    pub window_blocks: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
     /// What a row is.
@@ -109,6 +112,7 @@ impl Sources {
             data: *self.facts(),
             window_text_bytes: room.text_bytes,
             window_rows: room.rows,
+            window_blocks: order.window_blocks().min(self.blocks().len()) as u64,
             index_bytes: self.index_bytes(),
             kind: self.kind(),
             template_bytes: 0,
@@ -136,7 +140,7 @@ pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetc
     };
     LoaderHeap {
         index_bytes: facts.index_bytes,
-        window_bytes: facts.window_text_bytes + facts.window_rows * (ROW_ENTRY_BYTES + 4) + facts.data.blocks * 4,
+        window_bytes: facts.window_text_bytes + facts.window_rows * (ROW_ENTRY_BYTES + 4) + facts.window_blocks * 4,
         read_bytes: read_bytes(&facts.data, facts.kind),
         ring_bytes,
         tokenize_bytes: threads as u64 * thread + facts.template_bytes,

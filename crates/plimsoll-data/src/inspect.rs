@@ -201,18 +201,19 @@ impl Look {
         self.counts.iter_mut().zip(&other.counts).for_each(|(to, more)| *to = to.saturating_add(*more));
     }
 
-    /// How far this is from the whole: Pearson's distance of shares, of source, target and length.
-    fn apart(&self, whole: &Look) -> f64 {
+    /// How far this is from another: Pearson's distance of shares, of source, target and length, by what the whole has.
+    fn apart(&self, other: &Look, whole: &Look) -> f64 {
         let parts = [0..256, 256..512, 512..FEATURES];
         let of = |range: std::ops::Range<usize>| {
             let sum = |look: &Look| look.counts[range.clone()].iter().map(|n| f64::from(*n)).sum::<f64>();
-            let (mine, all) = (sum(self), sum(whole));
-            if mine == 0.0 || all == 0.0 {
+            let (mine, theirs, all) = (sum(self), sum(other), sum(whole));
+            if mine == 0.0 || theirs == 0.0 || all == 0.0 {
                 return 0.0;
             }
+            let share = |look: &Look, at: usize, of: f64| f64::from(look.counts[at]) / of;
             range.clone().filter(|at| whole.counts[*at] > 0).fold(0.0, |apart, at| {
-                let (p, q) = (f64::from(self.counts[at]) / mine, f64::from(whole.counts[at]) / all);
-                apart + (p - q) * (p - q) / q
+                let differ = share(self, at, mine) - share(other, at, theirs);
+                apart + differ * differ / share(whole, at, all)
             })
         };
         parts.into_iter().map(of).sum()
@@ -222,8 +223,8 @@ impl Look {
 /// How well windows of `window` blocks mix: blocks as they are, beside as many groups of rows drawn at random.
 ///
 /// Rows drawn independently lie 1/m as far from the whole as one row does, where m are drawn (c/m). Blocks lie further apart by
-/// what is alike in neighbours (V). A window of n blocks brings that down to V/n, and a batch of b rows out of it lies V/n + c/b from
-/// the whole instead of c/b.
+/// what is alike in neighbours. A window takes one block of each of n stretches, so what counts is only how blocks of the same stretch
+/// differ (V): it brings that down to V/n, and a batch of b rows out of it lies V/n + c/b from the whole instead of c/b.
 fn mixing(looks: &[Look], drawn: &[Look], blocks: u64, window: u64) -> Mixing {
     let quiet = Mixing { blocks, window, excess: 0.0, needed: None };
     let mut whole = Look::new();
@@ -231,19 +232,30 @@ fn mixing(looks: &[Look], drawn: &[Look], blocks: u64, window: u64) -> Mixing {
     if blocks <= window || looks.len() < 2 {
         return quiet;
     }
-    let mean = |of: &mut dyn Iterator<Item = f64>| {
-        let (sum, count) = of.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-        if count > 0.0 { sum / count } else { 0.0 }
-    };
-    let of_row = mean(&mut drawn.iter().filter(|look| look.rows > 0).map(|look| look.apart(&whole) * look.rows as f64));
-    let alike = mean(&mut looks.iter().map(|look| look.apart(&whole) - of_row / look.rows.max(1) as f64)).max(0.0);
+    let of_row =
+        mean(drawn.iter().filter(|look| look.rows > 0).map(|look| look.apart(&whole, &whole) * look.rows as f64));
     if of_row <= 0.0 {
         return quiet;
     }
-    let excess = |window: f64| alike / window * BATCH / of_row;
-    let needed = (excess(1.0) / Mixing::GOOD).ceil() as u64;
-    let excess = excess(window as f64);
-    Mixing { excess, needed: (excess > Mixing::GOOD).then_some(needed.min(blocks)), ..quiet }
+    let noise = |look: &Look| of_row / look.rows.max(1) as f64;
+    let excess = |window: u64| {
+        // Looks of one stretch; at least two, or there is nothing to compare.
+        let each = (looks.len() as u64).div_ceil(window).max(2) as usize;
+        let pairs = looks.chunks(each).flat_map(|stretch| {
+            stretch.iter().enumerate().flat_map(|(at, a)| stretch[at + 1..].iter().map(move |b| (a, b)))
+        });
+        let alike = mean(pairs.map(|(a, b)| (a.apart(b, &whole) - noise(a) - noise(b)) / 2.0)).max(0.0);
+        alike / window as f64 * BATCH / of_row
+    };
+    let here = excess(window);
+    let wider = std::iter::successors(Some(window), |n| (*n < blocks).then(|| (2 * n).min(blocks)));
+    let needed = || wider.skip(1).find(|n| *n == blocks || excess(*n) <= Mixing::GOOD);
+    Mixing { excess: here, needed: (here > Mixing::GOOD).then(needed).flatten(), ..quiet }
+}
+
+fn mean(of: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = of.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 /// Looks at all rows of `sources`; `seen` is called now and then with how many were.
@@ -359,12 +371,16 @@ mod tests {
     }
 
     #[test]
-    fn sorted_rows_need_a_larger_window_and_mixed_ones_do_not() {
+    fn groups_of_rows_need_a_larger_window_and_mixed_or_sorted_ones_do_not() {
         let mixed = judged(200, 64, |block, row| b'a' + ((block * 50 + row) * 7919 % 26) as u8);
         assert!(mixed.excess < Mixing::GOOD && mixed.needed.is_none(), "{mixed:?}");
-        // By letter: blocks are all of one kind, so a window of n has about n rows' worth of variety.
+        // Blocks all of one kind, in no order: a window of n has about n rows' worth of variety.
+        let groups = judged(200, 64, |block, _| b'a' + (block * 7919 % 26) as u8);
+        assert!(groups.excess > 3.0 * Mixing::GOOD && groups.needed == Some(200), "{groups:?}");
+        // By letter: every window has some of each.
         let sorted = judged(200, 64, |block, _| b'a' + (block * 26 / 200) as u8);
-        assert!(sorted.excess > 3.0 * Mixing::GOOD && sorted.needed == Some(200), "{sorted:?}");
+        assert!(sorted.excess < groups.excess / 2.0, "{sorted:?}");
+        assert!(judged(256, 64, |block, _| b'a' + (block / 32) as u8).needed.is_none());
         let one = judged(60, 64, |block, _| b'a' + (block * 26 / 60) as u8);
         assert_eq!((one.excess, one.needed), (0.0, None));
         assert!(judged(200, 64, |_, _| b'a').needed.is_none(), "all alike");

@@ -3,7 +3,7 @@
 //!
 //! Files are opened once for a checking, indexing pass ([`Sources`]); then an [`Order`] says which row comes when, and a
 //! [`Loader`]'s threads read and tokenise ahead of the step. Invariant: memory depends on block, window, row and batch
-//! sizes, never on the number of rows beyond 28 bytes a block; the stream is a pure function of files, seed and
+//! sizes, never on the number of rows beyond 24 bytes a block; the stream is a pure function of files, seed and
 //! [`Cursor`]. It knows no devices and no engine.
 
 mod assemble;
@@ -57,7 +57,7 @@ pub use inspect::{Histogram, Inspection, Mixing, Repeats, inspect};
 pub use kind::Kind;
 pub use layout::{ColumnPages, DataFacts, MAX_ROW_BYTES};
 pub use lengths::{Lengths, SAMPLE_ROWS, suggest_length, suggest_lengths};
-pub use loader::{BatchFacts, LOADER_STACK_BYTES, Loader, LoaderSettings, ThreadHook};
+pub use loader::{BatchFacts, LOADER_STACK_BYTES, Loader, LoaderSettings, Ranks, ThreadHook};
 pub use messages::Message;
 pub use order::{Order, WINDOW_BLOCKS};
 pub use recipe::{Long, Recipe};

@@ -16,6 +16,21 @@ use crate::{Cursor, DataError, Kind, Order, Recipe, Sources, TextTokenizer};
 /// Stack of one loader thread, in bytes. The hard texts of `tests/heap.rs` also run in 128 KiB.
 pub const LOADER_STACK_BYTES: usize = 512 << 10;
 
+/// Who of several consumers of one stream: its batches are dealt to them in turn. The stream is the same for any number of them, and
+/// so is a cursor behind a whole round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// This one, from 0.
+    pub rank: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+impl Ranks {
+    /// A stream for one alone.
+    pub const ONE: Ranks = Ranks { rank: 0, of: 1 };
+}
+
 /// Called first in each loader thread.
 pub type ThreadHook = Arc<dyn Fn() + Send + Sync>;
 
@@ -32,8 +47,10 @@ pub struct LoaderSettings {
     pub prefetch_batches: usize,
     /// The first sample.
     pub cursor: Cursor,
-    /// Stop after so many samples; the last batch may be smaller. `None`: endless.
+    /// Stop after so many samples of the stream; the last batch may be smaller. `None`: endless.
     pub limit: Option<u64>,
+    /// Whose batches are handed out.
+    pub ranks: Ranks,
     /// Called first in each thread.
     pub on_thread_start: Option<ThreadHook>,
 }
@@ -55,7 +72,7 @@ pub struct BatchFacts {
     pub labels: u64,
     /// Samples without any such label.
     pub unlabelled: usize,
-    /// The place behind this batch.
+    /// The place behind this batch, and behind those of its round that the other ranks have.
     pub cursor_after: Cursor,
 }
 
@@ -148,6 +165,7 @@ fn check(settings: &LoaderSettings, kind: Kind, rows: u64) -> Result<(), DataErr
         ("effective_batch", *effective_batch),
         ("threads", *threads),
         ("prefetch_batches", *prefetch_batches),
+        ("ranks", settings.ranks.of),
     ];
     for (setting, found) in at_least_one {
         if found == 0 {
@@ -165,6 +183,10 @@ fn check(settings: &LoaderSettings, kind: Kind, rows: u64) -> Result<(), DataErr
     if kind != Kind::Pairs && shape.source_len != shape.target_len {
         let expected = format!("the source length of {}, since each row has one label", shape.source_len);
         return Err(DataError::BadSetting { setting: "target_len", found: shape.target_len as u64, expected });
+    }
+    if settings.ranks.rank >= settings.ranks.of {
+        let expected = format!("below the {} ranks", settings.ranks.of);
+        return Err(DataError::BadSetting { setting: "rank", found: settings.ranks.rank as u64, expected });
     }
     if cursor.position >= rows {
         let expected = format!("below the {rows} rows of the data");

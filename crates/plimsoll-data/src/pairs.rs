@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::error::panic_message;
-use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, ThreadHook};
+use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook};
 use crate::ring::Slot;
 use crate::tokenizer::{clip, clip_bytes};
 use crate::window::Stream;
@@ -37,11 +37,12 @@ struct Shared {
     rows: u64,
     first: u64,
     limit: Option<u64>,
+    ranks: Ranks,
     /// Bytes of the longest source and target that are looked at.
     longest_texts: [usize; 2],
 }
 
-/// The stream and the number of the next sample, counted from the start of this loader.
+/// The stream and the number of the next sample, counted from the start of this loader, those of other ranks left out.
 struct Feed {
     stream: Stream,
     ticket: u64,
@@ -64,16 +65,19 @@ impl PairLoader {
         tokenizer: Arc<TextTokenizer>,
         settings: LoaderSettings,
     ) -> Result<PairLoader, DataError> {
-        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, on_thread_start, .. } = settings;
+        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
         let facts = *sources.facts();
+        let (rows, first) = (sources.rows(), cursor.sample(sources.rows()));
+        let mut stream = Stream::start(sources, order, cursor);
+        stream.skip((ranks.rank * shape.samples) as u64);
         let shared = Arc::new(Shared {
             longest_texts: [
                 clip_bytes(shape.source_len).min(facts.longest_source as usize),
                 clip_bytes(shape.target_len).min(facts.longest_target as usize),
             ],
-            rows: sources.rows(),
-            first: cursor.sample(sources.rows()),
-            feed: Mutex::new(Feed { stream: Stream::start(sources, order, cursor), ticket: 0 }),
+            rows,
+            first,
+            feed: Mutex::new(Feed { stream, ticket: 0 }),
             slots: (0..prefetch_batches).map(|_| Mutex::new(Slot::new(shape))).collect(),
             state: Mutex::new(State {
                 taken: 0,
@@ -87,6 +91,7 @@ impl PairLoader {
             tokenizer,
             shape,
             limit,
+            ranks,
         });
         let mut loader = PairLoader { shared, threads: Vec::with_capacity(threads), next_batch: 0 };
         for number in 0..threads {
@@ -106,9 +111,8 @@ impl PairLoader {
         let shared = &*self.shared;
         let batch = self.next_batch;
         let samples = shared.samples_of(batch);
-        let cursor_after = self.cursor_behind(samples);
         if samples == 0 {
-            return Ok(BatchFacts { cursor_after, ..BatchFacts::default() });
+            return Ok(BatchFacts { cursor_after: self.cursor(), ..BatchFacts::default() });
         }
         let place = (batch % shared.slots.len() as u64) as usize;
         let mut state = lock(&shared.state);
@@ -130,19 +134,15 @@ impl PairLoader {
         drop(state);
         shared.room.notify_all();
         self.next_batch += 1;
-        facts.cursor_after = cursor_after;
+        facts.cursor_after = self.cursor();
         Ok(facts)
     }
 
-    /// The next sample that was not handed out.
+    /// The next sample that was not handed out, to any rank.
     pub fn cursor(&self) -> Cursor {
-        self.cursor_behind(0)
-    }
-
-    fn cursor_behind(&self, samples: usize) -> Cursor {
-        let handed = self.next_batch * self.shared.shape.samples as u64;
-        let handed = self.shared.limit.map_or(handed, |limit| handed.min(limit));
-        Cursor::at(self.shared.first + handed + samples as u64, self.shared.rows)
+        let Shared { shape, ranks, limit, first, rows, .. } = &*self.shared;
+        let handed = self.next_batch * (ranks.of * shape.samples) as u64;
+        Cursor::at(first + limit.map_or(handed, |limit| handed.min(limit)), *rows)
     }
 }
 
@@ -160,7 +160,8 @@ impl Drop for PairLoader {
 impl Shared {
     fn samples_of(&self, batch: u64) -> usize {
         let full = self.shape.samples as u64;
-        self.limit.map_or(full, |limit| limit.saturating_sub(batch * full).min(full)) as usize
+        let before = (batch * self.ranks.of as u64 + self.ranks.rank as u64) * full;
+        self.limit.map_or(full, |limit| limit.saturating_sub(before).min(full)) as usize
     }
 
     fn fail(&self, ticket: u64, error: DataError) {
@@ -206,9 +207,12 @@ fn produce(shared: &Shared) {
     loop {
         let mut feed = lock(&shared.feed);
         let ticket = feed.ticket;
-        let batch = ticket / shape.samples as u64;
-        if shared.limit.is_some_and(|limit| ticket >= limit) || !shared.wait_for_room(batch) {
+        let (batch, row) = (ticket / shape.samples as u64, (ticket % shape.samples as u64) as usize);
+        if row >= shared.samples_of(batch) || !shared.wait_for_room(batch) {
             return;
+        }
+        if row == 0 && batch > 0 {
+            feed.stream.skip(((shared.ranks.of - 1) * shape.samples) as u64);
         }
         let mut cut = false;
         match feed.stream.next() {
@@ -233,7 +237,6 @@ fn produce(shared: &Shared) {
             Err(error) => return shared.fail(ticket, error),
         }
         let place = (batch % shared.slots.len() as u64) as usize;
-        let row = (ticket % shape.samples as u64) as usize;
         let done = lock(&shared.slots[place]).put(row, shape, &source_tokens, &target_tokens, cut);
         if done == shared.samples_of(batch) {
             lock(&shared.state).complete[place] = true;

@@ -61,12 +61,13 @@ pub(crate) struct Stream {
     order: Order,
     scratch: ReadScratch,
     texts: Texts,
-    /// The epoch's order of blocks, the window's order of rows.
+    /// The window's blocks, and its order of rows.
     blocks: Vec<u32>,
     rows: Vec<u32>,
     epoch: u64,
     window: usize,
-    /// The next row of the window, as an index into `rows`.
+    /// Rows that the window has, and the next of them, as an index into `rows`.
+    rows_here: u64,
     next: usize,
     loaded: bool,
 }
@@ -79,34 +80,40 @@ impl Stream {
             order,
             scratch: ReadScratch::for_sources(&sources),
             texts: Texts::with_room(room.text_bytes as usize, room.rows as usize),
-            blocks: Vec::with_capacity(sources.blocks().len()),
+            blocks: Vec::with_capacity(order.window_blocks().min(sources.blocks().len())),
             rows: Vec::with_capacity(room.rows as usize),
             epoch: cursor.epoch,
             window: 0,
+            rows_here: 0,
             next: 0,
             loaded: false,
             sources,
         };
-        let mut left = cursor.position % stream.sources.rows();
         stream.epoch += cursor.position / stream.sources.rows();
-        order.blocks(stream.epoch, stream.sources.blocks().len(), &mut stream.blocks);
+        stream.enter();
+        stream.skip(cursor.position % stream.sources.rows());
+        stream
+    }
+
+    /// Passes over samples. Reads nothing.
+    pub fn skip(&mut self, mut samples: u64) {
         loop {
-            let rows = stream.window_rows();
-            if left < rows {
-                stream.next = left as usize;
-                return stream;
+            let left = self.rows_here - self.next as u64;
+            if samples <= left {
+                self.next += samples as usize;
+                return;
             }
-            left -= rows;
-            stream.window += 1;
+            samples -= left;
+            self.advance();
         }
     }
 
     /// The texts of the next sample.
     pub fn next(&mut self) -> Result<(&str, &str), DataError> {
-        if !self.loaded {
-            self.load()?;
-        } else if self.next == self.rows.len() {
+        if self.next as u64 == self.rows_here {
             self.advance();
+        }
+        if !self.loaded {
             self.load()?;
         }
         self.next += 1;
@@ -121,7 +128,7 @@ impl Stream {
     /// Where the sample that `next` gave last lies.
     pub fn place(&self) -> RowPlace {
         let mut row = self.rows[self.next - 1];
-        for &block in self.window_blocks() {
+        for &block in &self.blocks {
             let rows = self.sources.blocks()[block as usize].rows;
             if row < rows {
                 return RowPlace { block, row };
@@ -131,31 +138,28 @@ impl Stream {
         RowPlace::default()
     }
 
-    fn window_blocks(&self) -> &[u32] {
-        let n = self.order.window_blocks();
-        &self.blocks[self.window * n..((self.window + 1) * n).min(self.blocks.len())]
-    }
-
-    fn window_rows(&self) -> u64 {
-        self.window_blocks().iter().map(|&b| u64::from(self.sources.blocks()[b as usize].rows)).sum()
+    /// Finds the blocks of the window that it is at.
+    fn enter(&mut self) {
+        let all = self.sources.blocks();
+        self.order.blocks(self.epoch, self.window, all.len(), &mut self.blocks);
+        self.rows_here = self.blocks.iter().map(|&block| u64::from(all[block as usize].rows)).sum();
+        self.next = 0;
+        self.loaded = false;
     }
 
     fn advance(&mut self) {
         self.window += 1;
-        self.next = 0;
-        if self.window * self.order.window_blocks() >= self.blocks.len() {
+        if self.window == self.order.windows(self.sources.blocks().len()) {
             self.window = 0;
             self.epoch += 1;
-            self.order.blocks(self.epoch, self.sources.blocks().len(), &mut self.blocks);
         }
+        self.enter();
     }
 
     fn load(&mut self) -> Result<(), DataError> {
-        self.loaded = false;
         self.texts.clear();
-        let n = self.order.window_blocks();
-        for at in self.window * n..((self.window + 1) * n).min(self.blocks.len()) {
-            self.sources.read_block(self.blocks[at] as usize, &mut self.scratch, &mut self.texts)?;
+        for block in &self.blocks {
+            self.sources.read_block(*block as usize, &mut self.scratch, &mut self.texts)?;
         }
         self.order.rows(self.epoch, self.window as u64, self.texts.len(), &mut self.rows);
         self.loaded = true;

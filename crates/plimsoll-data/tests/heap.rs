@@ -241,6 +241,7 @@ fn documents_stay_below(
             prefetch_batches: prefetch,
             cursor: Cursor::default(),
             limit: None,
+            ranks: Ranks::ONE,
             on_thread_start: None,
         };
         let mut loader = Loader::start(sources, order, tokenizer.clone(), recipe, settings).unwrap();
@@ -304,6 +305,7 @@ fn the_loaders_heap_stays_below_its_formula() {
                     prefetch_batches: prefetch,
                     cursor: Cursor::default(),
                     limit: None,
+                    ranks: Ranks::ONE,
                     on_thread_start: None,
                 };
                 let mut loader =

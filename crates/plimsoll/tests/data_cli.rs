@@ -35,13 +35,14 @@ fn inspect_tells_rows_lengths_repeats_and_what_would_be_cut() {
 }
 
 #[test]
-fn a_sorted_file_is_told_with_the_window_that_would_mix_it_and_that_one_does() {
+fn a_file_of_groups_is_told_with_the_window_that_would_mix_it_and_that_one_does() {
     let workshop = Workshop::new().with_own_cache();
-    let letter = |n: usize| char::from(b'a' + (n * 20 / 60_000) as u8).to_string();
+    // Groups of 600 rows, about a block each, in no order.
+    let letter = |n: usize| char::from(b'a' + (n / 600 * 7919 % 20) as u8).to_string();
     let rows: String = (0..60_000).map(|n| format!("{},{n}\n", letter(n).repeat(100))).collect();
-    fs_err::write(workshop.path("sorted.csv"), "prompt,response\n".to_string() + &rows).unwrap();
+    fs_err::write(workshop.path("groups.csv"), "prompt,response\n".to_string() + &rows).unwrap();
     let inspect = |more: &[&str]| {
-        let said = workshop.plimsoll(&[&["data", "inspect", "sorted.csv", "--json"], more].concat());
+        let said = workshop.plimsoll(&[&["data", "inspect", "groups.csv", "--json"], more].concat());
         said.must(0, &[]);
         serde_json::from_str::<Value>(&said.stdout).unwrap()["mixing"].clone()
     };
@@ -49,11 +50,11 @@ fn a_sorted_file_is_told_with_the_window_that_would_mix_it_and_that_one_does() {
     let needed = found["needed"].as_u64().expect("a window that would mix");
     assert!(found["excess"].as_f64().unwrap() > 0.1 && needed > 16, "{found}");
     assert_eq!(inspect(&["--window", &needed.to_string()])["needed"], Value::Null);
-    let said = workshop.plimsoll(&["data", "inspect", "sorted.csv", "--window", "16"]);
+    let said = workshop.plimsoll(&["data", "inspect", "groups.csv", "--window", "16"]);
     assert!(said.stdout.contains(&format!("--window {needed}")), "{}", said.stdout);
     // And a run takes it.
     workshop.job("effective_batch = 8\nsteps = 2\n");
-    let args = ["train", "job.toml", "--data", "sorted.csv", "--window", &needed.to_string(), "--out", "run"];
+    let args = ["train", "job.toml", "--data", "groups.csv", "--window", &needed.to_string(), "--out", "run"];
     workshop.plimsoll(&args).must(0, &["done: 2 steps"]);
     let job = fs_err::read_to_string(workshop.path("run/job.toml")).unwrap();
     assert!(job.contains(&format!("window = {needed}")), "{job}");

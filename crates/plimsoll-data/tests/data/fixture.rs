@@ -79,6 +79,7 @@ pub fn settings(shape: BatchShape, threads: usize, prefetch_batches: usize, curs
         prefetch_batches,
         cursor,
         limit: None,
+        ranks: Ranks::ONE,
         on_thread_start: None,
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{Cursor, Loader, LoaderSettings};
+use plimsoll_data::{Cursor, Loader, LoaderSettings, Ranks};
 use plimsoll_engine::cuda::CudaOptions;
 use plimsoll_engine::{NotFinite, Snapshot, Stepper, Updates};
 use plimsoll_machine::Bytes;
@@ -324,6 +324,7 @@ impl<'a> Run<'a> {
             prefetch_batches: PREFETCH,
             cursor: self.cursor,
             limit: None,
+            ranks: Ranks::ONE,
             on_thread_start: Some(loader_hook()),
         };
         let Prepared { sources, tokenizer, order, recipe, .. } = &self.prepared;
