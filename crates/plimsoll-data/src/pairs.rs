@@ -112,6 +112,8 @@ impl PairLoader {
         let batch = self.next_batch;
         let samples = shared.samples_of(batch);
         if samples == 0 {
+            slot.source_lens.fill(0);
+            slot.target_lens.fill(0);
             return Ok(BatchFacts { cursor_after: self.cursor(), ..BatchFacts::default() });
         }
         let place = (batch % shared.slots.len() as u64) as usize;

@@ -4,6 +4,7 @@ mod chat;
 mod chat_peer;
 mod csv;
 mod documents;
+mod equality;
 mod fixture;
 mod jsonl;
 mod lengths;

@@ -11,7 +11,7 @@ use tempfile::tempdir;
 use crate::fixture::{Batch, Owned, numbered, settings, words_tokenizer};
 use crate::jsonl::all_rows;
 
-fn gz(bytes: &[u8]) -> Vec<u8> {
+pub fn gz(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()

@@ -37,6 +37,11 @@ fn write(path: &Path, properties: WriterProperties, rows: &[(String, Option<Stri
     writer.close().unwrap();
 }
 
+/// Pairs with small pages, in groups of `group` rows.
+pub fn write_pairs(path: &Path, rows: &[(String, String)], group: usize) {
+    write(path, small_pages().build(), &some(rows), group);
+}
+
 fn some(rows: &[(String, String)]) -> Vec<(String, Option<String>)> {
     rows.iter().map(|(s, t)| (s.clone(), Some(t.clone()))).collect()
 }
