@@ -16,6 +16,9 @@ pub struct Cursor {
     /// pieces have none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub piece: u64,
+    /// Samples consumed of the group of documents that begins there, where they are packed; else 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sample: u64,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -25,7 +28,7 @@ fn is_zero(n: &u64) -> bool {
 impl Cursor {
     /// The cursor at the row with this number in the endless stream.
     pub fn at(sample: u64, rows: u64) -> Cursor {
-        Cursor { epoch: sample / rows, position: sample % rows, piece: 0 }
+        Cursor { epoch: sample / rows, position: sample % rows, ..Cursor::default() }
     }
 
     /// The number of this row in the endless stream.

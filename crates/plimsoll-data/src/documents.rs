@@ -18,7 +18,7 @@ use crate::pairs::lock;
 use crate::tokenizer::clip;
 use crate::tube::{Ending, Tube, TubeRoom};
 use crate::window::{RowPlace, Stream};
-use crate::{Cursor, DataError, Kind, Order, Recipe, Sources, TextTokenizer};
+use crate::{Cursor, DataError, Kind, Long, Order, Recipe, Sources, TextTokenizer};
 
 /// The running loader of documents.
 pub(crate) struct DocumentLoader {
@@ -167,8 +167,12 @@ fn produce(shared: &Shared) {
         if let Err(error) = encoded {
             return shared.tube.fail(ticket, shared.sources.named(place, error));
         }
-        let ending = Ending { row: part.last, epoch: part.last && ends_epoch, cut: tokens.cut | cut };
-        if !shared.tube.send(ticket, &tokens.words, ending) {
+        let cut = tokens.cut | cut;
+        // A row without tokens is one that was left out.
+        let dropped = cut && shared.recipe.long() == Long::Drop;
+        let words = if dropped { &[] } else { &tokens.words[..] };
+        let ending = Ending { row: part.last, epoch: part.last && ends_epoch, cut };
+        if !shared.tube.send(ticket, words, ending) {
             return;
         }
     }

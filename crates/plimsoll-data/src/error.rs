@@ -341,6 +341,14 @@ pub enum DataError {
         /// The panic message.
         reason: String,
     },
+    /// A whole pass over the data left no row.
+    #[error("all {rows} rows are longer than {tokens} tokens, and such rows are dropped")]
+    AllDropped {
+        /// Rows.
+        rows: u64,
+        /// Tokens of a sample.
+        tokens: usize,
+    },
     /// The loader has stopped after an error that was already handed out.
     #[error("the loader has stopped after an earlier error")]
     Stopped,

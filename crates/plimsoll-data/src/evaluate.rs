@@ -12,7 +12,7 @@ use crate::loader::{BatchFacts, Loader, LoaderSettings, Ranks, ThreadHook, Until
 use crate::messages::ASSISTANT;
 use crate::sources::ReadScratch;
 use crate::window::Texts;
-use crate::{Cursor, DataError, Kind, Message, Order, Recipe, Sources, TextTokenizer};
+use crate::{Cursor, DataError, Kind, Long, Message, Order, Recipe, Sources, TextTokenizer};
 
 /// Starts one pass over `sources` in file order, one document a sample.
 pub fn eval_batches(
@@ -35,6 +35,8 @@ pub fn eval_batches(
         on_thread_start,
     };
     let order = Order::new(0, false);
+    // Every row is evaluated, what there is room for of it.
+    let recipe = if recipe.long() == Long::Drop { recipe.cutting() } else { recipe };
     let loader = Loader::start_until(sources.clone(), order, tokenizer, recipe, settings, Until::EpochEnd)?;
     Ok(EvalBatches { loader, rows: RowTexts::new(sources) })
 }

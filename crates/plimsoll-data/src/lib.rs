@@ -28,6 +28,7 @@ mod lengths;
 mod loader;
 mod messages;
 mod order;
+mod pack;
 mod packed;
 mod pages;
 mod pairs;

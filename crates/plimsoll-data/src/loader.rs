@@ -66,6 +66,8 @@ pub struct BatchFacts {
     pub target_tokens: u64,
     /// Samples of which source or target, or a document, was cut off.
     pub truncated: usize,
+    /// Rows of the data that were left out since the batch before, because they are too long.
+    pub dropped: u64,
     /// Documents; for pairs the samples.
     pub documents: usize,
     /// Labels that a loss is taken at.

@@ -95,7 +95,7 @@ fn permuted(key: u64, at: u64, size: u64) -> u64 {
 const ROUNDS: u64 = 8;
 
 /// Fisher and Yates.
-fn shuffle(items: &mut [u32], draws: &mut Draws) {
+pub(crate) fn shuffle(items: &mut [u32], draws: &mut Draws) {
     for i in (1..items.len()).rev() {
         items.swap(i, draws.below(i as u64 + 1) as usize);
     }

@@ -17,6 +17,8 @@ pub enum Long {
     Split,
     /// Its end is left out.
     Cut,
+    /// All of it is left out.
+    Drop,
 }
 
 /// How rows become samples.
@@ -54,6 +56,11 @@ impl Recipe {
             tokens.entry("eos_token".into()).or_insert(end);
         }
         Ok(Recipe::chat(Arc::new(ChatTemplate::plain(&tokens)?)))
+    }
+
+    /// The same, with conversations that are too long left out; texts are as they were said to be.
+    pub fn dropping(self) -> Recipe {
+        Recipe { long: Long::Drop, ..self }
     }
 
     /// What a row is.

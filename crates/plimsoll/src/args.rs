@@ -633,7 +633,7 @@ pub struct JobFlags {
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, help_heading = "Data")]
     pub packed: Option<Switch>,
     /// What becomes of a text longer than a sample [default: split]
-    #[arg(long, value_name = "split|cut", help_heading = "Data")]
+    #[arg(long, value_name = "split|cut|drop", help_heading = "Data")]
     pub long: Option<String>,
     /// Shuffle the samples in every epoch; this is the default
     #[arg(long, help_heading = "Data", conflicts_with = "no_shuffle")]

@@ -265,7 +265,7 @@ impl Settings {
             ("data.max_len.tokens", opt(self.max_tokens)),
             ("data.kind", self.kind.and_then(|kind| text(kind_name(kind)))),
             ("data.packed", self.packed.then_some(Value::Boolean(true))),
-            ("data.long", (self.long == Long::Cut).then(|| text("cut")).flatten()),
+            ("data.long", long_name(self.long).and_then(text)),
             ("data.shuffle", Some(Value::Boolean(self.shuffle))),
             ("data.window", (self.window != WINDOW_BLOCKS as u64).then(|| count(self.window)).flatten()),
             ("train.effective_batch", count(self.effective_batch)),
@@ -344,6 +344,15 @@ pub fn kind_name(kind: Kind) -> &'static str {
         Kind::Pairs => "pairs",
         Kind::Chat => "chat",
         Kind::Text => "text",
+    }
+}
+
+/// As a job file says it, where it has to.
+fn long_name(long: Long) -> Option<&'static str> {
+    match long {
+        Long::Split => None,
+        Long::Cut => Some("cut"),
+        Long::Drop => Some("drop"),
     }
 }
 

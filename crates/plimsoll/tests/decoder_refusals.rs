@@ -69,7 +69,7 @@ fn data_of_another_kind_than_the_model_reads_is_refused() {
     workshop.refused(&["--kind", "pairs"], 2, &pairs);
     workshop.refused(&["--kind", "dialogue"], 2, &["`--kind` must be `pairs`, `chat` or `text`, found `dialogue`"]);
     workshop.refused(&["--kind", "text"], 2, &["train.jsonl`: cannot guess", "`messages`"]);
-    workshop.refused(&["--long", "chop"], 2, &["`--long` must be `split` or `cut`, found `chop`"]);
+    workshop.refused(&["--long", "chop"], 2, &["`--long` must be `split`, `cut` or `drop`, found `chop`"]);
     let long = format!("`data.max_len.tokens` is {}, and the model has {POSITIONS} positions", POSITIONS + 1);
     workshop.refused(&["--max-len", &(POSITIONS + 1).to_string()], 2, &[&long]);
     let side =

@@ -45,7 +45,7 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
     let cases = [
         ("kind = \"series\"", "error: job.toml:5:8: `data.kind` = `series` is not supported yet"),
         ("kind = \"poems\"", "error: job.toml:5:8: `data.kind` must be `pairs`, `chat` or `text`, found `poems`"),
-        ("long = \"fold\"", "error: job.toml:5:8: `data.long` must be `split` or `cut`, found `fold`"),
+        ("long = \"fold\"", "error: job.toml:5:8: `data.long` must be `split`, `cut` or `drop`, found `fold`"),
         ("eval = \"no.jsonl\"", "error: job.toml:5:8: `data.eval` = `DIR/no.jsonl` does not exist"),
         (
             "columns = { source = \"x\", target = \"x\" }",

@@ -56,7 +56,7 @@ fn batches_are_those_of_the_unpacked_file_from_any_cursor_and_with_any_threads()
             })
             .collect()
     };
-    for cursor in [Cursor::default(), Cursor { epoch: 1, position: 4321, piece: 0 }] {
+    for cursor in [Cursor::default(), Cursor { epoch: 1, position: 4321, ..Cursor::default() }] {
         let want = batches("a.jsonl", 1, cursor);
         for (name, threads) in [("a.jsonl.gz", 1), ("a.jsonl.gz", 7), ("a.jsonl.zst", 2)] {
             assert!(batches(name, threads, cursor) == want, "{name} with {threads} threads at {cursor:?}");

@@ -101,7 +101,7 @@ fn resuming_at_any_cursor_repeats_the_stream() {
     for order in [Order::new(3, true).with_window(2), Order::new(3, true), Order::new(3, false)] {
         let whole = stream(&data, order, settings(shape(1), 1, 4, Cursor::default()), 130);
         for at in 0..90usize {
-            let cursor = Cursor { epoch: at as u64 / 41, position: at as u64 % 41, piece: 0 };
+            let cursor = Cursor { epoch: at as u64 / 41, position: at as u64 % 41, ..Cursor::default() };
             assert!(at == 0 || whole[at - 1].facts.cursor_after == cursor);
             let rest = stream(&data, order, settings(shape(1), 1 + at % 3, 2, cursor), 40);
             assert_eq!(rest, whole[at..at + 40], "{cursor:?}");
@@ -111,7 +111,7 @@ fn resuming_at_any_cursor_repeats_the_stream() {
 
 #[test]
 fn a_cursor_survives_serde_in_a_few_bytes() {
-    let cursor = Cursor { epoch: 2, position: 77, piece: 0 };
+    let cursor = Cursor { epoch: 2, position: 77, ..Cursor::default() };
     let text = serde_json::to_string(&cursor).unwrap();
     assert_eq!(text, r#"{"epoch":2,"position":77}"#);
     assert_eq!(serde_json::from_str::<Cursor>(&text).unwrap(), cursor);
@@ -125,7 +125,7 @@ fn data_smaller_than_a_batch_go_round() {
     for epoch in numbers.chunks(3) {
         assert_eq!(epoch.iter().collect::<HashSet<_>>().len(), epoch.len());
     }
-    assert_eq!(batches[2].facts.cursor_after, Cursor { epoch: 8, position: 0, piece: 0 });
+    assert_eq!(batches[2].facts.cursor_after, Cursor { epoch: 8, position: 0, ..Cursor::default() });
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn packed_tokens_lengths_and_truncation_are_right() {
     assert_eq!(batch.samples, [(vec![4, 5, 6, 1], vec![1]), (vec![1], vec![4, 1]), (vec![12, 1], vec![4, 5, 2, 1])]);
     let facts = batch.facts;
     assert_eq!((facts.samples, facts.source_tokens, facts.target_tokens, facts.truncated), (3, 7, 7, 1));
-    assert_eq!(loader.cursor(), Cursor { epoch: 1, position: 0, piece: 0 });
+    assert_eq!(loader.cursor(), Cursor { epoch: 1, position: 0, ..Cursor::default() });
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub struct DataTable {
     pub kind: Option<Spanned<String>>,
     /// Several documents in one sample.
     pub packed: Option<Spanned<bool>>,
-    /// What becomes of texts that are too long: `split` or `cut`.
+    /// What becomes of texts that are too long: `split`, `cut` or `drop`.
     pub long: Option<Spanned<String>>,
     /// Names of the columns.
     pub columns: ColumnsTable,

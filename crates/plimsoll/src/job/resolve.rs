@@ -275,7 +275,8 @@ impl Resolver<'_> {
         match self.pick("data.long", flags.long.clone(), job.data.long.clone()).as_deref() {
             None | Some("split") => Ok(Long::Split),
             Some("cut") => Ok(Long::Cut),
-            Some(other) => Err(self.refuse("data.long", format!("must be `split` or `cut`, found `{other}`"))),
+            Some("drop") => Ok(Long::Drop),
+            Some(other) => Err(self.refuse("data.long", format!("must be `split`, `cut` or `drop`, found `{other}`"))),
         }
     }
 

@@ -74,13 +74,21 @@ pub fn open_sources(
 
 /// How rows of a kind become samples of a model.
 pub fn recipe_for(kind: Kind, long: Long, folder: &ModelFolder, tokenizer: &TextTokenizer) -> Result<Recipe, Fail> {
+    let drops = long == Long::Drop;
     Ok(match kind {
+        Kind::Pairs if drops => {
+            let fact = "`data.long = \"drop\"` is for chats and texts, and the data are pairs";
+            return Err(Fail::usage(fact).hint("leave it out: pairs are cut"));
+        }
         Kind::Pairs => Recipe::pairs(),
         Kind::Text => Recipe::text(long, folder.spec().decoder().and_then(|d| d.bos_id)),
-        Kind::Chat => match folder.chat_template().or_usage()? {
-            Some(found) => Recipe::chat(Arc::new(ChatTemplate::new(&found.text, &found.tokens).or_usage()?)),
-            None => Recipe::plain_chat(tokenizer, &BTreeMap::new()).or_usage()?,
-        },
+        Kind::Chat => {
+            let recipe = match folder.chat_template().or_usage()? {
+                Some(found) => Recipe::chat(Arc::new(ChatTemplate::new(&found.text, &found.tokens).or_usage()?)),
+                None => Recipe::plain_chat(tokenizer, &BTreeMap::new()).or_usage()?,
+            };
+            if drops { recipe.dropping() } else { recipe }
+        }
     })
 }
 
@@ -98,7 +106,7 @@ pub fn new_tokens(kind: Kind, target_len: usize) -> usize {
     }
 }
 
-/// Samples of one pass over the data: as many as rows, unless documents are packed or split.
+/// Samples of one pass over the data: as many as rows, unless documents are packed, split or dropped.
 pub fn of_an_epoch(
     sources: &Arc<Sources>,
     order: Order,
@@ -106,8 +114,12 @@ pub fn of_an_epoch(
     recipe: &Recipe,
     job: &Job,
 ) -> Result<u64, Fail> {
-    let split = recipe.kind() == Kind::Text && recipe.long() == Long::Split;
-    if recipe.kind() == Kind::Pairs || (job.documents == 1 && !split) {
+    let one_each = match recipe.long() {
+        Long::Split => recipe.kind() != Kind::Text,
+        Long::Cut => true,
+        Long::Drop => false,
+    };
+    if recipe.kind() == Kind::Pairs || (job.documents == 1 && one_each) {
         return Ok(sources.rows());
     }
     let (shape, hook) = (job.shape(1), Some(loader_hook()));

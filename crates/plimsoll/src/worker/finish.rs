@@ -46,6 +46,9 @@ impl Run<'_> {
         if self.tally.truncated > 0 {
             render::talk(format!("{} samples were longer than planned and were cut", self.tally.truncated));
         }
+        if self.tally.dropped > 0 {
+            render::talk(format!("{} rows were longer than planned and were left out", self.tally.dropped));
+        }
         render::talk(format!(
             "done: {} steps in {:.1} s, {:.0} tokens/s, loss {:.4}",
             self.step, self.tally.wall_seconds, summary.tokens_per_second, self.tally.last_loss
@@ -82,6 +85,7 @@ impl Run<'_> {
         let flops = plan.flops_per_update * (tally.tokens as f64 / full_tokens.max(1) as f64);
         let mut more = std::collections::BTreeMap::new();
         more.insert("truncated_samples".to_string(), tally.truncated.into());
+        more.insert("dropped_rows".to_string(), tally.dropped.into());
         more.insert("step_seconds".to_string(), tally.step_seconds.into());
         more.insert("data_seconds".to_string(), tally.data_seconds.into());
         more.insert("skipped_updates".to_string(), tally.skipped.into());

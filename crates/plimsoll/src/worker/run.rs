@@ -47,6 +47,9 @@ pub(super) struct Tally {
     pub last_loss: f64,
     /// Samples of which something was cut.
     pub truncated: u64,
+    /// Rows that were left out.
+    #[serde(default)]
+    pub dropped: u64,
     /// Steps that changed no weight, because loss or gradient was not finite.
     #[serde(default)]
     pub skipped: u64,
@@ -393,6 +396,7 @@ impl<'a> Run<'a> {
         self.own_step_seconds += report.seconds;
         tally.data_seconds += report.data_seconds;
         tally.truncated += report.truncated;
+        tally.dropped += report.dropped;
         match report.what {
             Outcome::Done => (tally.last_loss, self.skips) = (report.loss, 0),
             // Of these there are only as many as the scale can be halved.

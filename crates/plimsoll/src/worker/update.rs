@@ -28,6 +28,8 @@ pub(super) struct StepReport {
     pub grad_norm: Option<f64>,
     pub tokens: u64,
     pub truncated: u64,
+    /// Rows that were left out.
+    pub dropped: u64,
     pub seconds: f64,
     pub data_seconds: f64,
     pub what: Outcome,
@@ -91,7 +93,7 @@ impl Run<'_> {
     /// One update: every micro-batch of the effective batch. None: asked to stop on the way; what was begun is dropped.
     pub(super) fn update(&mut self, loader: &mut Loader) -> Result<Option<StepReport>, Fail> {
         let start = Instant::now();
-        let (mut tokens, mut truncated, mut samples) = (0, 0, 0);
+        let (mut tokens, mut truncated, mut dropped, mut samples) = (0, 0, 0, 0);
         let mut data_seconds = 0.0;
         let mut step = self.first_of(self.step);
         let batches = self.batches();
@@ -116,6 +118,7 @@ impl Run<'_> {
             let documents = self.prepared.recipe.kind() != DataKind::Pairs;
             tokens += facts.source_tokens + if documents { 0 } else { facts.target_tokens };
             truncated += facts.truncated as u64;
+            dropped += facts.dropped;
         }
         let cursor = loader.cursor();
         let (reach, next) = (reach(self.following()), self.first_of(self.step + 1));
@@ -134,7 +137,7 @@ impl Run<'_> {
         };
         let seconds = start.elapsed().as_secs_f64();
         let (loss, lr) = (loss.mean(), step.lr.unwrap_or(0.0));
-        Ok(Some(StepReport { loss, lr, grad_norm, tokens, truncated, seconds, data_seconds, what, cursor }))
+        Ok(Some(StepReport { loss, lr, grad_norm, tokens, truncated, dropped, seconds, data_seconds, what, cursor }))
     }
 
     /// An update before anything is known of its batch.
