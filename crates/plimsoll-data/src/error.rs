@@ -3,6 +3,7 @@
 //! Invariant: no variant is a bare text of ours; texts from other libraries are carried in a `reason` field.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 /// Why the data cannot be used.
@@ -27,7 +28,7 @@ pub enum DataError {
     },
     /// A file whose extension is not known.
     #[error(
-        "`{path}` has an unknown extension; expected `.jsonl`, `.ndjson`, `.json` (one object a line), `.csv`, `.tsv`, `.txt` (one text a line) or `.parquet`"
+        "`{path}` has an unknown extension; expected `.jsonl`, `.ndjson`, `.json` (one object a line), `.csv`, `.tsv`, `.txt` (one text a line), `.parquet`, `.arrow`, `.arrows` or `.feather`"
     )]
     UnknownFormat {
         /// The file.
@@ -257,7 +258,17 @@ pub enum DataError {
         /// What the reader said.
         reason: String,
     },
-    /// A Parquet column of another type.
+    /// An Arrow file or stream that cannot be read.
+    #[error("`{path}`, {place}: not a readable Arrow file: {reason}")]
+    BadArrow {
+        /// The file.
+        path: PathBuf,
+        /// `footer`, `schema`, `message 3`, `row 77`.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A Parquet or Arrow column of another type.
     #[error("`{path}`: expected a column of strings in `{column}`, found {found}")]
     ColumnType {
         /// The file.
@@ -360,6 +371,16 @@ pub enum DataError {
         /// The rows there are.
         rows: u64,
     },
+}
+
+/// Libraries panic on some damaged files; for us that is a bad file like any other, by `bad`. What `work` was writing to is dropped by
+/// the caller together with the error.
+pub(crate) fn guarded<T>(
+    work: impl FnOnce() -> Result<T, DataError>,
+    bad: impl FnOnce(String) -> DataError,
+) -> Result<T, DataError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(bad(format!("its reader panicked: {}", panic_message(panic)))))
 }
 
 /// What a caught panic said.

@@ -37,7 +37,7 @@ const DICTIONARY_ENTRY_BYTES: u64 = size_of::<parquet::data_type::ByteArray>() a
 /// The loader's heap, part by part, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoaderHeap {
-    /// The block index, file names, Parquet row groups.
+    /// The block index, file names, Parquet row groups, Arrow batches.
     pub index_bytes: u64,
     /// Texts of one shuffle window, its blocks and its order of rows.
     pub window_bytes: u64,
@@ -147,7 +147,7 @@ pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetc
     }
 }
 
-/// Reading one block, of text or Parquet: only one thread reads at a time.
+/// Reading one block, of text, Parquet or Arrow: only one thread reads at a time.
 fn read_bytes(facts: &DataFacts, kind: Kind) -> u64 {
     let text = match facts.longest_line {
         0 => 0,
@@ -167,8 +167,13 @@ fn read_bytes(facts: &DataFacts, kind: Kind) -> u64 {
         Kind::Chat => CHAT_BYTES_PER_TEXT_BYTE * facts.longest_source,
         Kind::Pairs | Kind::Text => 0,
     };
+    // A row's texts are copied into buffers that double: old and new together are three times the text.
+    let arrow = match facts.arrow_bytes {
+        0 => 0,
+        reading => reading + 3 * (facts.longest_source + facts.longest_target),
+    };
     let columns = [&facts.source_pages, &facts.target_pages, &facts.input_pages];
-    text + chat + columns.into_iter().map(column_bytes).sum::<u64>()
+    text + chat + arrow + columns.into_iter().map(column_bytes).sum::<u64>()
 }
 
 /// Reading one Parquet column: its dictionary, a stored page, and the page before it while the next is unpacked.

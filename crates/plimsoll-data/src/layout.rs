@@ -7,15 +7,15 @@
 /// Most rows of one block.
 pub(crate) const MAX_BLOCK_ROWS: u32 = 4096;
 
-/// Longest row of a file of text, and longest source plus target of a Parquet row, in bytes.
+/// Longest row of a file of text, and longest source plus target of a Parquet or Arrow row, in bytes.
 pub const MAX_ROW_BYTES: usize = 64 << 20;
 
 /// A run of rows that is read in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// Text: offset of its first byte. Parquet: number of its first row in the file.
+    /// Text: offset of its first byte. Parquet and Arrow: number of its first row in the file.
     pub place: u64,
-    /// Text: bytes from its first to its last row's end. Parquet: as `text_bytes`.
+    /// Text: bytes from its first to its last row's end. Parquet and Arrow: as `text_bytes`.
     pub raw_bytes: u32,
     /// Bytes of source and target text together.
     pub text_bytes: u32,
@@ -32,7 +32,8 @@ pub(crate) fn block_target(data_bytes: u64) -> u32 {
 }
 
 /// Bytes of a block of a Parquet file at least: to read one, whole pages are unpacked, and these usually hold 1 MiB of text, so
-/// that in a pass with blocks of 64 KiB each would be unpacked sixteen times.
+/// that in a pass with blocks of 64 KiB each would be unpacked sixteen times. The same for packed Arrow batches, which are unpacked from
+/// their beginning.
 pub(crate) const PARQUET_BLOCK: u32 = 256 << 10;
 
 /// What opening found out about the data; everything that the loader's memory depends on.
@@ -65,8 +66,11 @@ pub struct DataFacts {
     /// Parquet pages of the third column, where there is one.
     #[serde(default)]
     pub input_pages: ColumnPages,
-    /// Heap held for Parquet row groups between reads, in bytes.
+    /// Heap held for Parquet row groups and Arrow batches between reads, in bytes.
     pub row_group_bytes: u64,
+    /// Heap of reading Arrow batches beside the texts, where there are any.
+    #[serde(default)]
+    pub arrow_bytes: u64,
 }
 
 /// The largest Parquet pages of one column; all zero where there is no Parquet file.
@@ -101,6 +105,11 @@ impl BlockBuilder {
     pub fn aim_at(&mut self, target: u32) {
         self.close();
         self.target = target;
+    }
+
+    /// From here on blocks are of at least so many bytes.
+    pub fn aim_at_least(&mut self, target: u32) {
+        self.aim_at(self.target.max(target));
     }
 
     /// One more row of `file`: it begins at `place` and is stored in `raw` bytes; `gap` bytes lie between the row before

@@ -1,11 +1,17 @@
-//! The bytes of the next batch: pairs, chats and texts from JSONL, CSV, plain text and Parquet, shuffled, tokenised, resumable; and text
-//! scores.
+//! The bytes of the next batch: pairs, chats and texts from JSONL, CSV, plain text, Parquet and Arrow, shuffled, tokenised,
+//! resumable; and text scores.
 //!
 //! Files are opened once for a checking, indexing pass ([`Sources`]); then an [`Order`] says which row comes when, and a
 //! [`Loader`]'s threads read and tokenise ahead of the step. Invariant: memory depends on block, window, row and batch
 //! sizes, never on the number of rows beyond 24 bytes a block; the stream is a pure function of files, seed and
 //! [`Cursor`]. It knows no devices and no engine.
 
+mod arrow_buffer;
+mod arrow_cells;
+mod arrow_file;
+mod arrow_messages;
+mod arrow_places;
+mod arrow_shape;
 mod assemble;
 mod chat_template;
 mod columns;

@@ -78,6 +78,11 @@ impl<'a> ConversationWriter<'a> {
         Ok(())
     }
 
+    /// Bytes written so far.
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
     pub fn finish(self) -> Result<(), MessageFault> {
         if self.messages == 0 {
             return Err(MessageFault { number: None, expected: "at least one message", found: "none".into() });

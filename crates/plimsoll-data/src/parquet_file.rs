@@ -5,7 +5,6 @@
 //! the footer only the wanted columns' chunks are kept. Rows before a block are passed over by page headers alone. It
 //! knows nothing of order and tokens.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use parquet::basic::Type as Physical;
@@ -13,7 +12,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::reader::Length;
 
-use crate::error::panic_message;
+use crate::error::guarded;
 use crate::jsonl_row::WantedCell;
 use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
 use crate::pages::PlacedFile;
@@ -50,7 +49,7 @@ pub(crate) fn scan(
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ParquetFile, DataError> {
-    guarded(path, || scan_file(path, file, kind, wanted, chosen, builder))
+    guarded(|| scan_file(path, file, kind, wanted, chosen, builder), panicked(path))
 }
 
 /// Appends the rows of `block` to `texts`.
@@ -61,16 +60,11 @@ pub(crate) fn read(
     block: Block,
     texts: &mut Texts,
 ) -> Result<(), DataError> {
-    guarded(path, || read_block(path, kept, names, block, texts))
+    guarded(|| read_block(path, kept, names, block, texts), panicked(path))
 }
 
-/// The library panics on some damaged files; for us that is a bad file like any other. What `work` was writing to is
-/// dropped by the caller together with the error.
-fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let reason = format!("its reader panicked: {}", panic_message(panic));
-        Err(DataError::BadParquet { path: path.into(), place: "data".into(), reason })
-    })
+fn panicked(path: &Path) -> impl FnOnce(String) -> DataError {
+    |reason| DataError::BadParquet { path: path.into(), place: "data".into(), reason }
 }
 
 fn scan_file(

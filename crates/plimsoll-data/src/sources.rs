@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::arrow_file::{self, ArrowFile, ArrowScratch};
 use crate::columns::{ChosenColumns, Columns};
 use crate::form::Form;
 use crate::layout::{Block, BlockBuilder, DataFacts, PARQUET_BLOCK, block_target};
@@ -34,6 +35,7 @@ struct DataFile {
 enum Kept {
     Rows(RowFile),
     Parquet(ParquetFile),
+    Arrow(ArrowFile),
 }
 
 /// The most that one window of an order holds.
@@ -86,6 +88,7 @@ impl Sources {
                     Kept::Rows(rows::scan(Scan { path, file, form, packed, kind, wanted: &wanted }, chosen, builder)?)
                 }
                 Format::Parquet => Kept::Parquet(parquet_file::scan(path, file, kind, &wanted, chosen, builder)?),
+                Format::Arrow => Kept::Arrow(arrow_file::scan(path, file, kind, &wanted, chosen, builder)?),
             };
             files.push(DataFile { path: path.clone(), kept });
         }
@@ -173,7 +176,7 @@ impl Sources {
         let place = match &file.kept {
             Kept::Rows(kept) => rows::line_of(&file.path, kept, block, at.row)
                 .map_or_else(|_| format!("a row behind byte {}", block.place), |line| format!("line {line}")),
-            Kept::Parquet(_) => format!("row {}", block.place + u64::from(at.row)),
+            Kept::Parquet(_) | Kept::Arrow(_) => format!("row {}", block.place + u64::from(at.row)),
         };
         DataError::Row { path: file.path.clone(), place, error: Box::new(error) }
     }
@@ -190,6 +193,7 @@ impl Sources {
         match &file.kept {
             Kept::Rows(kept) => rows::read(&file.path, kept, &self.columns, block, &mut scratch.rows, texts),
             Kept::Parquet(kept) => parquet_file::read(&file.path, kept, &self.columns, block, texts),
+            Kept::Arrow(kept) => arrow_file::read(&file.path, kept, &self.columns, block, &mut scratch.arrow, texts),
         }
     }
 }
@@ -197,6 +201,7 @@ impl Sources {
 /// Buffers for reading blocks of any kind.
 pub(crate) struct ReadScratch {
     rows: RowScratch,
+    arrow: ArrowScratch,
 }
 
 impl ReadScratch {
@@ -212,6 +217,7 @@ impl ReadScratch {
                 room(facts.longest_source),
                 room(facts.longest_target),
             ),
+            arrow: ArrowScratch::default(),
         }
     }
 }
@@ -219,6 +225,7 @@ impl ReadScratch {
 enum Format {
     Rows(Form),
     Parquet,
+    Arrow,
 }
 
 /// How much larger packed text usually is when it is unpacked.
@@ -238,6 +245,8 @@ fn format(path: &Path) -> Result<(Format, Option<Packing>), DataError> {
         Format::Rows(Form::Line)
     } else if ends(&[".parquet"]) && packing.is_none() {
         Format::Parquet
+    } else if ends(&[".arrow", ".arrows", ".feather"]) && packing.is_none() {
+        Format::Arrow
     } else if packing.is_some() || ends(&[".bz2", ".xz", ".lz4", ".zip", ".7z"]) {
         return Err(DataError::Packed { path: path.into() });
     } else {
