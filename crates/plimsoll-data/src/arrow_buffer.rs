@@ -254,17 +254,20 @@ impl Buffer {
     }
 }
 
-/// Heap of unpacking an lz4 frame that begins so: a stored block, and two unpacked ones with 64 KiB behind which matches lie.
+/// Heap of unpacking an lz4 frame that begins so: a stored block and an unpacked one, and where blocks refer to those before, one more and
+/// 64 KiB.
 fn lz4_bytes(head: &[u8; 18]) -> u64 {
+    let old = head[..4] == [0x02, 0x21, 0x4c, 0x18];
     let block: u64 = match head[5] >> 4 & 7 {
+        // The old form, without a header.
+        _ if old => 8 << 20,
         ..=4 => 64 << 10,
         5 => 256 << 10,
         6 => 1 << 20,
         _ => 4 << 20,
     };
-    // The old form, without a header, has blocks of 8 MiB.
-    let block = if head[..4] == [0x02, 0x21, 0x4c, 0x18] { 8 << 20 } else { block };
-    3 * block + (64 << 10)
+    let alone = !old && head[4] & 0x20 != 0;
+    if alone { 2 * block } else { 3 * block + (64 << 10) }
 }
 
 /// The window of a zstd frame that begins so, in bytes, as far as one is unpacked.

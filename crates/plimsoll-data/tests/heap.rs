@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use arrow_array::types::Int32Type;
+use arrow_array::{ArrayRef, DictionaryArray, RecordBatch, StringArray};
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use plimsoll_data::*;
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 use tokenizers::models::TrainerWrapper;
@@ -148,6 +152,59 @@ fn write_parquet(path: &Path, rows: &[(String, String)], dictionary: bool) {
     writer.close().unwrap();
 }
 
+/// Writes rows as one Arrow batch, in a stream or a file, by the name's ending; by a dictionary where that is asked for.
+fn write_arrow(
+    path: &Path,
+    rows: impl Iterator<Item = (String, String)>,
+    codec: Option<CompressionType>,
+    dictionary: bool,
+) {
+    let (sources, targets): (Vec<String>, Vec<String>) = rows.unzip();
+    let column = |cells: Vec<String>| -> ArrayRef {
+        match dictionary {
+            true => Arc::new(cells.iter().map(String::as_str).collect::<DictionaryArray<Int32Type>>()),
+            false => Arc::new(StringArray::from(cells)),
+        }
+    };
+    let batch = RecordBatch::try_from_iter([("source", column(sources)), ("target", column(targets))]).unwrap();
+    let options = IpcWriteOptions::default().try_with_compression(codec).unwrap();
+    let file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).open(path).unwrap();
+    if path.extension().is_some_and(|ending| ending == "arrows") {
+        let mut writer = StreamWriter::try_new_with_options(file, &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+    } else {
+        let mut writer = FileWriter::try_new_with_options(file, &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+    }
+}
+
+/// A batch of 64 MiB is checked and read in a few MiB, packed or not.
+fn a_large_batch_is_never_held(dir: &Path) {
+    let text = |i: usize| format!("{i} {}", sentence(i, 128));
+    // A frame of lz4 is unpacked in blocks, which this writer makes as large as they may be: 4 MiB.
+    let batches = [
+        ("large.arrows", None, 1 << 20),
+        ("lz4.arrow", Some(CompressionType::LZ4_FRAME), 24 << 20),
+        ("zstd.arrow", Some(CompressionType::ZSTD), 8 << 20),
+    ];
+    for (name, codec, most) in batches {
+        let path = dir.join(name);
+        write_arrow(&path, (0..68_000).map(|i| (text(i), format!("{i}"))), codec, false);
+        let (opening, sources) = peak_of(|| open(&path));
+        let facts = sources.load_facts(Order::new(0, false));
+        let planned = facts.row_texts_bytes();
+        let (reading, bytes) = peak_of(|| {
+            let mut texts = RowTexts::new(sources.clone());
+            (0..sources.rows()).map(|row| texts.pair(row).unwrap().0.len()).sum::<usize>()
+        });
+        println!("{name}, a batch of {bytes} bytes: opening {opening}, reading {reading}, planned {planned}");
+        assert!(bytes > 64 << 20 && opening <= planned && reading <= planned && planned < most, "{name}");
+        fs_err::remove_file(path).unwrap();
+    }
+}
+
 fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let at = |name: &str| dir.join(name);
     let mixed = |rows: usize| (0..rows).map(|i| (sentence(i, 1 + i % 60), sentence(i + 5, 1 + i % 7)));
@@ -162,13 +219,17 @@ fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let same = "the same long text ".repeat(40);
     let repeated: Vec<_> = (0..12_000).map(|i| (format!("{same}{}", i % 900), format!("{}", i % 3))).collect();
     write_parquet(&at("dictionary.parquet"), &repeated, true);
+    write_arrow(&at("mixed.arrow"), mixed(20_000), None, false);
+    write_arrow(&at("mixed.feather"), mixed(20_000), Some(CompressionType::LZ4_FRAME), false);
+    write_arrow(&at("dictionary.arrows"), repeated.iter().cloned(), Some(CompressionType::ZSTD), true);
     let cells: String = mixed(20_000).map(|(s, t)| format!("\"{s}\",{t}\n")).collect();
     fs_err::write(at("mixed.csv"), "source,target\n".to_string() + &cells).unwrap();
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packer.write_all(&fs_err::read(at("mixed.jsonl")).unwrap()).unwrap();
     fs_err::write(at("mixed.jsonl.gz"), packer.finish().unwrap()).unwrap();
     let text = ["short.jsonl", "mixed.jsonl", "more.jsonl", "hard.jsonl", "mixed.csv", "mixed.jsonl.gz"];
-    text.into_iter().chain(["mixed.parquet", "dictionary.parquet"]).map(|name| (name, at(name))).collect()
+    let tables = ["mixed.parquet", "dictionary.parquet", "mixed.arrow", "mixed.feather", "dictionary.arrows"];
+    text.into_iter().chain(tables).map(|name| (name, at(name))).collect()
 }
 
 /// Pairs, and what is packed unpacked beside them.
@@ -272,6 +333,8 @@ fn the_loaders_heap_stays_below_its_formula() {
     let dir = tempfile::tempdir().unwrap();
     let tokenizers = tokenizers(dir.path());
     let files = files(dir.path());
+
+    a_large_batch_is_never_held(dir.path());
 
     let mut tokens = Vec::with_capacity(1 << 16);
     for (name, tokenizer) in &tokenizers {

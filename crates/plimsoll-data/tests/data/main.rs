@@ -1,5 +1,6 @@
 //! What the data crate promises, on real files made here: one binary, because linking is what takes the time.
 
+mod arrow;
 mod arrow_peer;
 mod chat;
 mod chat_peer;
