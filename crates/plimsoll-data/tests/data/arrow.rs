@@ -59,6 +59,12 @@ fn write(path: &Path, codec: Option<CompressionType>, batches: &[RecordBatch]) {
     fs_err::write(path, bytes).unwrap();
 }
 
+/// Pairs in batches of `each` rows.
+pub fn write_pairs(path: &Path, rows: &[(String, String)], each: usize) {
+    let batches: Vec<RecordBatch> = some(rows).chunks(each).map(|rows| batch(Texts::Utf8, rows)).collect();
+    write(path, None, &batches);
+}
+
 fn some(rows: &[(String, String)]) -> Vec<(String, Option<String>)> {
     rows.iter().map(|(s, t)| (s.clone(), Some(t.clone()))).collect()
 }

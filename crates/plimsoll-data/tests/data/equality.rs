@@ -8,6 +8,7 @@ use plimsoll_data::*;
 use plimsoll_plan::batch::BatchShape;
 use tempfile::{TempDir, tempdir};
 
+use crate::arrow;
 use crate::fixture::*;
 use crate::packed::gz;
 use crate::parquet::write_pairs;
@@ -44,7 +45,9 @@ fn files() -> Files {
     let dir = tempdir().unwrap();
     let rows = rows();
     let mut formats = Vec::new();
-    for name in ["jsonl", "csv", "tsv", "txt", "parquet", "jsonl.gz", "jsonl.zst", "csv.gz", "txt.zst"] {
+    for name in
+        ["jsonl", "csv", "tsv", "txt", "parquet", "arrow", "arrows", "jsonl.gz", "jsonl.zst", "csv.gz", "txt.zst"]
+    {
         let mut paths = Vec::new();
         for (nth, rows) in rows.chunks(ROWS / 3).enumerate() {
             let path = dir.path().join(format!("{nth}.{name}"));
@@ -64,6 +67,7 @@ fn write(path: &Path, name: &str, rows: &[(String, String)]) {
     };
     let bytes = match form {
         "parquet" => return write_pairs(path, rows, rows.len() / 2),
+        "arrow" | "arrows" => return arrow::write_pairs(path, rows, rows.len() / 2),
         "jsonl" => {
             let line = |(s, t): &(String, String)| serde_json::json!({"source": s, "target": t}).to_string() + "\n";
             rows.iter().map(line).collect::<String>()
