@@ -110,6 +110,17 @@ impl Loader {
         Loader::start_until(sources, order, tokenizer, recipe, settings, Until::Limit)
     }
 
+    /// As [`Loader::start`], ending with the pass that `settings.cursor` is in: from then on batches have no samples.
+    pub fn start_pass(
+        sources: Arc<Sources>,
+        order: Order,
+        tokenizer: Arc<TextTokenizer>,
+        recipe: Recipe,
+        settings: LoaderSettings,
+    ) -> Result<Loader, DataError> {
+        Loader::start_until(sources, order, tokenizer, recipe, settings, Until::EpochEnd)
+    }
+
     pub(crate) fn start_until(
         sources: Arc<Sources>,
         order: Order,

@@ -17,6 +17,14 @@ pub struct ChatTemplate {
     pub tokens: BTreeMap<String, String>,
 }
 
+impl ChatTemplate {
+    /// The template of a folder that need not hold a model of ours, if it has one: `chat_template.jinja`, else `chat_template` of
+    /// tokenizer_config.json (of several, the one called `default`).
+    pub fn in_folder(dir: &Path) -> Result<Option<ChatTemplate>, ModelError> {
+        read(dir)
+    }
+}
+
 /// The template of a folder, if it has one.
 pub(crate) fn read(dir: &Path) -> Result<Option<ChatTemplate>, ModelError> {
     let path = dir.join("tokenizer_config.json");

@@ -1,0 +1,315 @@
+"""`DataLoader`: a place in a stream of batches, and a pass of the native loader that runs from there.
+
+The place counts what was handed out. All else (files, threads, what is prefetched) can be made anew from settings and
+place at any time, and is: after a fork, a pickle, `load_state_dict` or `set_epoch`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _folder, _plimsoll
+
+if TYPE_CHECKING:
+    import torch
+
+_VERSION = 1
+_STATE_PLACE = ("epoch", "position", "piece")
+
+
+class DataLoader:
+    """Batches of `files` as dicts of torch tensors.
+
+    >>> loader = plimsoll.DataLoader("rows.jsonl", tokenizer="model/", kind="chat", max_len=1024, batch_size=8)
+    >>> for batch in loader:                    # one pass; the next `for` is the next pass, in another order
+    ...     loss = model(**batch).loss
+    >>> torch.save(loader.state_dict(), "loader.pt")
+    >>> loader.load_state_dict(torch.load("loader.pt"))   # goes on with the batch behind the last one handed out
+
+    What is read
+        files: path, pattern or list of them (.jsonl, .csv, .tsv, .txt, .parquet; .gz and .zst with `cache_dir`).
+        tokenizer: a model folder, or its tokenizer.json.
+        kind: "text", "chat" (by the folder's chat template, with labels on the assistant's part) or "pairs".
+        columns: {"source": ..., "target": ...}, or the name of the source alone; guessed from usual names if absent.
+
+    Samples
+        max_len: tokens of a sample; of pairs, of the source, and of the target unless `max_target_len` is given.
+        packed: several texts or chats in a sample, none of which sees another.
+        long: a text of more than `max_len` tokens is "split" into samples or "cut". Chats and pairs are cut.
+        eos_id, pad_id, bos_id, chat_template: instead of what the model folder says.
+
+    Order
+        shuffle, seed, window: the order is a function of these and of the pass; `window` is in blocks of the files.
+        epochs: passes of one `for`; None: it never ends.
+        drop_last: leave out the last batch of a pass where it is not full, and the last batches where not every rank has one.
+        rank, world_size: of the batches of the one stream, rank r has those with number % world_size == r. The others are
+            made and dropped, so more ranks are not more speed for the loader.
+
+    Tensors
+        labels: "hf" for models that shift labels themselves, as Hugging Face's do; "shifted": each label at its own row.
+        pad_to_multiple_of: widths are a multiple of this (`max_len`: all batches have the same shape).
+        pin_memory: tensors are copied into pinned memory where there is CUDA.
+
+    Speed
+        threads, prefetch: threads that read and tokenise, and batches that they make ahead. They change nothing else.
+        num_workers, prefetch_factor: torch's names; they become `threads` (at least 1) and `prefetch_factor * threads`.
+        persistent_workers: torch's name; nothing to do, as there are no processes to keep.
+
+    Nothing is started before the first batch. A loader may be pickled and forked: the other process starts at the same place.
+    """
+
+    def __init__(
+        self,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        tokenizer: str | os.PathLike[str],
+        kind: str = "text",
+        max_len: int,
+        batch_size: int,
+        max_target_len: int | None = None,
+        packed: bool = False,
+        shuffle: bool = True,
+        seed: int = 0,
+        window: int | None = None,
+        columns: str | Mapping[str, str] | None = None,
+        long: str = "split",
+        labels: str = "hf",
+        epochs: int | None = 1,
+        drop_last: bool = False,
+        eos_id: int | None = None,
+        pad_id: int | None = None,
+        bos_id: int | None = None,
+        chat_template: str | None = None,
+        pad_to_multiple_of: int = 1,
+        cache_dir: str | os.PathLike[str] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        threads: int | None = None,
+        prefetch: int | None = None,
+        num_workers: int | None = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory: bool = False,
+    ):
+        _one_of("kind", kind, ("text", "chat", "pairs"))
+        _one_of("long", long, ("split", "cut"))
+        _one_of("labels", labels, ("hf", "shifted"))
+        for name, value in (("batch_size", batch_size), ("world_size", world_size), ("epochs", epochs),
+                            ("pad_to_multiple_of", pad_to_multiple_of), ("window", window), ("threads", threads),
+                            ("prefetch", prefetch), ("max_target_len", max_target_len)):
+            _at_least(name, value, 1)
+        _at_least("seed", seed, 0)
+        shifts = kind != "pairs" and labels == "hf"
+        _at_least("max_len", max_len, 2 if shifts else 1)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"`rank` is {rank}, expected 0 to {world_size - 1}, as `world_size` is {world_size}")
+        if kind == "pairs" and packed:
+            raise ValueError("`packed` is for text and chat: pairs are never packed into one sample")
+        if kind != "pairs" and max_target_len is not None:
+            raise ValueError("`max_target_len` is for pairs")
+        if threads is None:
+            threads = max(1, num_workers) if num_workers is not None else min(4, len(os.sched_getaffinity(0)))
+        if prefetch is None:
+            prefetch = (prefetch_factor or 2) * threads
+        paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+        # The position of a sample's last token, which is only a label, is one that the rows of the loader do not have.
+        source_len = max_len - 1 if shifts else max_len
+        self._files = [os.fspath(path) for path in paths]
+        self._columns = {"source": columns} if isinstance(columns, str) else dict(columns or {})
+        if unknown := set(self._columns) - {"source", "target"}:
+            raise ValueError(f"`columns` has `{sorted(unknown)[0]}`, expected `source` and `target`")
+        self._cache = None if cache_dir is None else os.fspath(cache_dir)
+        self._tokens = _folder.find(
+            os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
+        )
+        self._kind, self._long, self._epochs, self._pin = kind, long, epochs, pin_memory
+        self._settings = dict(
+            seed=seed, shuffle=shuffle, window=window, batch_size=batch_size, source_len=source_len,
+            target_len=source_len if max_target_len is None else max_target_len, packed=packed, hf_labels=shifts,
+            multiple=pad_to_multiple_of, threads=threads, prefetch=prefetch, rank=rank, world_size=world_size,
+            drop_last=drop_last,
+        )
+        self._place = (0, 0, 0)
+        self._forget()
+        self._opened()
+        self._worded()
+
+    # What a process has of its own.
+
+    def _forget(self) -> None:
+        self._data: _plimsoll.Data | None = None
+        self._wording: tuple[int, _plimsoll.Wording] | None = None
+        self._pass: tuple[int, tuple[int, int, int], _plimsoll.Pass] | None = None
+        self._identity: dict[str, Any] | None = None
+
+    def _opened(self) -> _plimsoll.Data:
+        if self._data is None:
+            columns = self._columns
+            self._data = _plimsoll.Data(
+                self._files, self._kind, columns.get("source"), columns.get("target"), self._cache
+            )
+        return self._data
+
+    def _worded(self) -> _plimsoll.Wording:
+        process = os.getpid()
+        if self._wording is None or self._wording[0] != process:
+            t = self._tokens
+            self._wording = process, _plimsoll.Wording(
+                t.path, t.vocab, t.eos_id, t.pad_id, t.bos_id, self._kind, self._long, t.template
+            )
+        return self._wording[1]
+
+    def _running(self) -> _plimsoll.Pass:
+        """The pass of this process at our place: the one that runs, or a new one."""
+        process = os.getpid()
+        if self._pass is None or self._pass[:2] != (process, self._place):
+            self._pass = None
+            started = _plimsoll.Pass(self._opened(), self._worded(), place=self._place, **self._settings)
+            self._pass = process, self._place, started
+        return self._pass[2]
+
+    def close(self) -> None:
+        """Stops the threads. The next batch starts them again, at the same place."""
+        self._pass = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("_data", "_wording", "_pass", "_identity")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    # Batches.
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        """The rest of the pass that the loader is in, or of its `epochs` passes."""
+        since = None
+        while True:
+            epoch, position, _ = self._place
+            if position == self._opened().rows:
+                self.close()
+                self._place = (epoch + 1, 0, 0)
+                if self._epochs is not None and (epoch + 1) % self._epochs == 0:
+                    return
+                if since == epoch:
+                    raise ValueError("a pass has no full batch for every rank, so nothing would ever come")
+                continue
+            if position == 0:
+                since = epoch
+            try:
+                made = self._running().next()
+            except BaseException:
+                # A pass that failed says so once; whoever tries again shall hear the reason again.
+                self.close()
+                raise
+            if made is None:
+                self._place = (epoch, self._opened().rows, 0)
+                continue
+            since = None
+            batch, self._place = made
+            self._pass = (self._pass[0], self._place, self._pass[2])
+            yield self._tensors(batch)
+
+    def _tensors(self, batch: _plimsoll.Batch) -> dict[str, torch.Tensor]:
+        import torch
+
+        tensors = {}
+        for name, dtype, start, shape in batch.parts:
+            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            flat = torch.frombuffer(batch, dtype=getattr(torch, dtype), count=count, offset=start)
+            tensors[name] = flat.view(shape)
+        if self._pin and torch.cuda.is_available():
+            return {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        return tensors
+
+    def __len__(self) -> int:
+        """Batches of one `for` from the beginning. A TypeError where only a pass over the data could tell."""
+        packed, split = self._settings["packed"], self._kind == "text" and self._long == "split"
+        if packed or split:
+            what = "packed" if packed else "split"
+            raise TypeError(f"the number of batches is not known before they are made, as texts are {what}")
+        if self._epochs is None:
+            raise TypeError("an endless loader has no length")
+        rows, size, world = self._opened().rows, self._settings["batch_size"], self._settings["world_size"]
+        if self._settings["drop_last"]:
+            return rows // size // world * self._epochs
+        batches = -(-rows // size)
+        return -(-(batches - self._settings["rank"]) // world) * self._epochs
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a full batch."""
+        return self._settings["batch_size"]
+
+    @property
+    def columns(self) -> tuple[str, str | None]:
+        """The columns that are read, given or guessed."""
+        return self._opened().columns
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of the `for` with this number, unless the loader is in it already.
+
+        So it does no harm behind `load_state_dict`. One `for` is `epochs` passes; an endless one is number 0.
+        """
+        _at_least("epoch", epoch, 0)
+        if self._epochs is None:
+            if epoch != 0:
+                raise ValueError(f"`epoch` is {epoch}, and an endless loader has only number 0")
+            return
+        if self._place[0] // self._epochs != epoch:
+            self._place = (epoch * self._epochs, 0, 0)
+
+    # The place.
+
+    def _order(self) -> dict[str, Any]:
+        """What the stream depends on, beside the place."""
+        if self._identity is None:
+            s = self._settings
+            self._identity = {
+                "version": _VERSION,
+                "kind": self._kind,
+                "files": format(self._opened().fingerprint, "016x"),
+                "tokenizer": self._tokens.fingerprint(),
+                "seed": s["seed"] if s["shuffle"] else None,
+                "window": s["window"] if s["shuffle"] else None,
+                "source_len": s["source_len"],
+                "target_len": s["target_len"],
+                "packed": s["packed"],
+                "long": self._long if self._kind == "text" else "cut",
+            }
+        return self._identity
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place behind the last batch that was handed out, and what it is a place of. Small and plain."""
+        return dict(zip(_STATE_PLACE, self._place)) | self._order()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to the place of `state`. Of other files, tokens, lengths or another order it is refused with a ValueError.
+
+        Batch size, ranks, threads and prefetch may be others than they were: the samples that follow are the same.
+        """
+        order = self._order()
+        for name, own in order.items():
+            if name not in state:
+                raise ValueError(f"the state has no `{name}`; it is not one of this loader")
+            if state[name] != own:
+                raise ValueError(f"the state is of another stream: its `{name}` is {state[name]}, this loader's is {own}")
+        place = tuple(state.get(name) for name in _STATE_PLACE)
+        rows = self._opened().rows
+        if not all(type(n) is int and n >= 0 for n in place) or place[1] > rows:
+            raise ValueError(f"the state has the place {place}, and the data have {rows} rows")
+        self._place = place
+
+
+def _one_of(name: str, value: str, expected: tuple[str, ...]) -> None:
+    if value not in expected:
+        said = ", ".join(f"`{one}`" for one in expected[:-1])
+        raise ValueError(f"`{name}` is `{value}`, expected {said} or `{expected[-1]}`")
+
+
+def _at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise ValueError(f"`{name}` is {value}, expected at least {least}")

@@ -1,0 +1,68 @@
+"""The native half: opened data, wordings, passes and batches."""
+
+from collections.abc import Buffer
+from os import PathLike
+from typing import final
+
+_Path = str | PathLike[str]
+_Place = tuple[int, int, int]
+_Template = tuple[str, dict[str, str]]
+
+def chat_template(folder: _Path) -> _Template | None: ...
+
+@final
+class Data:
+    def __new__(
+        cls, files: list[_Path], kind: str, source: str | None, target: str | None, cache: _Path | None
+    ) -> Data: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def fingerprint(self) -> int: ...
+    @property
+    def columns(self) -> tuple[str, str | None]: ...
+
+@final
+class Wording:
+    def __new__(
+        cls,
+        tokenizer: _Path,
+        vocab: int | None,
+        eos_id: int,
+        pad_id: int,
+        bos_id: int | None,
+        kind: str,
+        long: str,
+        template: _Template | None,
+    ) -> Wording: ...
+
+@final
+class Batch(Buffer):
+    @property
+    def parts(self) -> list[tuple[str, str, int, list[int]]]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Pass:
+    def __new__(
+        cls,
+        data: Data,
+        wording: Wording,
+        *,
+        place: _Place,
+        seed: int,
+        shuffle: bool,
+        window: int | None,
+        batch_size: int,
+        source_len: int,
+        target_len: int,
+        packed: bool,
+        hf_labels: bool,
+        multiple: int,
+        threads: int,
+        prefetch: int,
+        rank: int,
+        world_size: int,
+        drop_last: bool,
+    ) -> Pass: ...
+    def next(self) -> tuple[Batch, _Place] | None: ...
