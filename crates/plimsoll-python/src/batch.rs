@@ -74,9 +74,8 @@ impl Batch {
         let words = &slf.get().words;
         let bytes = size_of_val(&**words) as ffi::Py_ssize_t;
         // SAFETY: the words live as long as the object, which the view keeps; they may be written through a shared reference.
-        let filled = unsafe {
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), words.as_ptr().cast_mut().cast(), bytes, 0, flags)
-        };
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), words.as_ptr().cast_mut().cast(), bytes, 0, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 }

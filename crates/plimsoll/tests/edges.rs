@@ -19,6 +19,9 @@ const ALLOWED: &[(&str, &str)] = &[
     ("plimsoll-launch", "plimsoll-machine"),
     ("plimsoll-launch", "plimsoll-plan"),
     ("plimsoll-launch", "plimsoll-recover"),
+    ("plimsoll-python", "plimsoll-plan"),
+    ("plimsoll-python", "plimsoll-data"),
+    ("plimsoll-python", "plimsoll-model"),
 ];
 
 const CRATES: &[&str] = &[
@@ -32,6 +35,7 @@ const CRATES: &[&str] = &[
     "plimsoll-recover",
     "plimsoll-mirror",
     "plimsoll-launch",
+    "plimsoll-python",
 ];
 
 fn metadata() -> Value {
