@@ -6,7 +6,7 @@
 
 use std::mem::ManuallyDrop;
 
-use plimsoll_data::{Cursor, Loader, LoaderSettings, Order};
+use plimsoll_data::{Cursor, Loader, LoaderSettings, Order, Ranks};
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 use pyo3::prelude::*;
 
@@ -18,8 +18,8 @@ use crate::wording::Wording;
 /// Rows of a document that a packed sample has room for, at least; as `plimsoll train` has it.
 const LEAST_DOCUMENT: usize = 8;
 
-/// Epoch, position and piece of a cursor.
-type Place = (u64, u64, u64);
+/// Epoch, position, piece and sample of a cursor.
+type Place = (u64, u64, u64, u64);
 
 /// A running pass.
 #[pyclass(module = "plimsoll._plimsoll")]
@@ -102,14 +102,15 @@ impl Pass {
         let shape = BatchShape { samples: batch_size, source_len, target_len, documents };
         let order = Order::new(seed, shuffle);
         let order = window.map_or(order, |blocks| order.with_window(blocks));
-        let (epoch, position, piece) = place;
+        let (epoch, position, piece, sample) = place;
         let settings = LoaderSettings {
             shape,
             effective_batch: batch_size,
             threads,
             prefetch_batches: prefetch,
-            cursor: Cursor { epoch, position, piece },
+            cursor: Cursor { epoch, position, piece, sample },
             limit: None,
+            ranks: Ranks::ONE,
             on_thread_start: None,
         };
         let (sources, recipe) = (data.sources().clone(), wording.recipe().clone());
@@ -142,7 +143,7 @@ impl Pass {
 
 impl Pass {
     fn round(&mut self) -> Result<Option<(Batch, Place)>, plimsoll_data::DataError> {
-        let (mut own, mut place) = (None, (self.epoch, self.rows, 0));
+        let (mut own, mut place) = (None, (self.epoch, self.rows, 0, 0));
         for number in 0..self.deal.world {
             if self.over {
                 break;
@@ -152,7 +153,7 @@ impl Pass {
                 self.over = true;
                 // A round that not every rank has a batch of is left out as a batch that is not full is.
                 own = own.filter(|_| !self.deal.drop_last);
-                place = (self.epoch, self.rows, 0);
+                place = (self.epoch, self.rows, 0, 0);
                 break;
             }
             place = self.place(facts.cursor_after);
@@ -173,8 +174,8 @@ impl Pass {
     /// Behind the last row is the end of this pass, not the beginning of the next: whoever resumes there must still see it end.
     fn place(&self, cursor: Cursor) -> Place {
         match cursor.epoch == self.epoch {
-            true => (cursor.epoch, cursor.position, cursor.piece),
-            false => (self.epoch, self.rows, 0),
+            true => (cursor.epoch, cursor.position, cursor.piece, cursor.sample),
+            false => (self.epoch, self.rows, 0, 0),
         }
     }
 }

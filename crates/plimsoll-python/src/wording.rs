@@ -73,6 +73,9 @@ fn read(
 ) -> PyResult<Wording> {
     let tokenizer = TextTokenizer::load(path, vocab.unwrap_or(usize::MAX), eos_id, pad_id).map_err(data_fault)?;
     let recipe = match (kind, template) {
+        (Kind::Pairs, _) if long == Long::Drop => {
+            return Err(PyValueError::new_err("`long` is `drop`, which is for chats and texts, and the data are pairs"));
+        }
         (Kind::Pairs, _) => Recipe::pairs(),
         (Kind::Text, _) => Recipe::text(long, bos_id),
         (Kind::Chat, Some((text, tokens))) => {
@@ -80,6 +83,7 @@ fn read(
         }
         (Kind::Chat, None) => Recipe::plain_chat(&tokenizer, &BTreeMap::new()).map_err(data_fault)?,
     };
+    let recipe = if kind == Kind::Chat && long == Long::Drop { recipe.dropping() } else { recipe };
     Ok(Wording { tokenizer: Arc::new(tokenizer), recipe })
 }
 
@@ -87,6 +91,7 @@ fn long_of(name: &str) -> PyResult<Long> {
     match name {
         "split" => Ok(Long::Split),
         "cut" => Ok(Long::Cut),
-        _ => Err(PyValueError::new_err(format!("`long` is `{name}`, expected `split` or `cut`"))),
+        "drop" => Ok(Long::Drop),
+        _ => Err(PyValueError::new_err(format!("`long` is `{name}`, expected `split`, `cut` or `drop`"))),
     }
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 _VERSION = 1
-_STATE_PLACE = ("epoch", "position", "piece")
+_STATE_PLACE = ("epoch", "position", "piece", "sample")
 
 
 class DataLoader:
@@ -37,7 +37,8 @@ class DataLoader:
     Samples
         max_len: tokens of a sample; of pairs, of the source, and of the target unless `max_target_len` is given.
         packed: several texts or chats in a sample, none of which sees another.
-        long: a text of more than `max_len` tokens is "split" into samples or "cut". Chats and pairs are cut.
+        long: a text of more than `max_len` tokens is "split" into samples, "cut", or left out ("drop"). Chats are cut unless they are to be
+            left out; pairs are cut.
         eos_id, pad_id, bos_id, chat_template: instead of what the model folder says.
 
     Order
@@ -94,7 +95,7 @@ class DataLoader:
         pin_memory: bool = False,
     ):
         _one_of("kind", kind, ("text", "chat", "pairs"))
-        _one_of("long", long, ("split", "cut"))
+        _one_of("long", long, ("split", "cut", "drop"))
         _one_of("labels", labels, ("hf", "shifted"))
         for name, value in (("batch_size", batch_size), ("world_size", world_size), ("epochs", epochs),
                             ("pad_to_multiple_of", pad_to_multiple_of), ("window", window), ("threads", threads),
@@ -131,7 +132,7 @@ class DataLoader:
             multiple=pad_to_multiple_of, threads=threads, prefetch=prefetch, rank=rank, world_size=world_size,
             drop_last=drop_last,
         )
-        self._place = (0, 0, 0)
+        self._place = (0, 0, 0, 0)
         self._forget()
         self._opened()
         self._worded()
@@ -188,16 +189,16 @@ class DataLoader:
         """The rest of the pass that the loader is in, or of its `epochs` passes."""
         since = None
         while True:
-            epoch, position, _ = self._place
+            epoch, position, *inside = self._place
             if position == self._opened().rows:
                 self.close()
-                self._place = (epoch + 1, 0, 0)
+                self._place = (epoch + 1, 0, 0, 0)
                 if self._epochs is not None and (epoch + 1) % self._epochs == 0:
                     return
                 if since == epoch:
                     raise ValueError("a pass has no full batch for every rank, so nothing would ever come")
                 continue
-            if position == 0:
+            if position == 0 and not any(inside):
                 since = epoch
             try:
                 made = self._running().next()
@@ -206,7 +207,7 @@ class DataLoader:
                 self.close()
                 raise
             if made is None:
-                self._place = (epoch, self._opened().rows, 0)
+                self._place = (epoch, self._opened().rows, 0, 0)
                 continue
             since = None
             batch, self._place = made
@@ -227,9 +228,9 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Batches of one `for` from the beginning. A TypeError where only a pass over the data could tell."""
-        packed, split = self._settings["packed"], self._kind == "text" and self._long == "split"
-        if packed or split:
-            what = "packed" if packed else "split"
+        split = self._kind == "text" and self._long == "split"
+        what = "packed" if self._settings["packed"] else "split" if split else "dropped" if self._long == "drop" else None
+        if what:
             raise TypeError(f"the number of batches is not known before they are made, as texts are {what}")
         if self._epochs is None:
             raise TypeError("an endless loader has no length")
@@ -260,7 +261,7 @@ class DataLoader:
                 raise ValueError(f"`epoch` is {epoch}, and an endless loader has only number 0")
             return
         if self._place[0] // self._epochs != epoch:
-            self._place = (epoch * self._epochs, 0, 0)
+            self._place = (epoch * self._epochs, 0, 0, 0)
 
     # The place.
 
@@ -278,7 +279,7 @@ class DataLoader:
                 "source_len": s["source_len"],
                 "target_len": s["target_len"],
                 "packed": s["packed"],
-                "long": self._long if self._kind == "text" else "cut",
+                "long": self._long if self._kind == "text" or self._long == "drop" else "cut",
             }
         return self._identity
 

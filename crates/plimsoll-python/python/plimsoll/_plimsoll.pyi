@@ -5,7 +5,7 @@ from os import PathLike
 from typing import final
 
 _Path = str | PathLike[str]
-_Place = tuple[int, int, int]
+_Place = tuple[int, int, int, int]
 _Template = tuple[str, dict[str, str]]
 
 def chat_template(folder: _Path) -> _Template | None: ...
