@@ -3,7 +3,6 @@
 import json
 import tempfile
 import unittest
-from collections import Counter
 from pathlib import Path
 
 import plimsoll
@@ -16,7 +15,7 @@ TEMPLATE = (
 )
 
 
-def folder(path: Path, vocab_in_config: bool = True) -> Path:
+def folder(path: Path) -> Path:
     """A model folder without a model: words `w0`, `w1`, ... each a token."""
     special = [
         dict(id=i, content=MARKS[i], single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
@@ -32,8 +31,7 @@ def folder(path: Path, vocab_in_config: bool = True) -> Path:
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
     texts = {"eos_token": "</s>", "pad_token": {"content": "<pad>"}, "chat_template": TEMPLATE}
     (path / "tokenizer_config.json").write_text(json.dumps(texts))
-    if vocab_in_config:
-        (path / "config.json").write_text(json.dumps({"vocab_size": FIRST + WORDS}))
+    (path / "config.json").write_text(json.dumps({"vocab_size": FIRST + WORDS}))
     return path
 
 
@@ -85,13 +83,4 @@ def stream(loader, batches=None):
         found.append(plain(batch))
         if len(found) == batches:
             break
-    return found
-
-
-def samples(batches):
-    """The rows of input and labels, without padding, as a multiset."""
-    found = Counter()
-    for batch in batches:
-        for line, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"]):
-            found[tuple(line[mask == 1].tolist()), tuple(labels.tolist())] += 1
     return found

@@ -125,15 +125,22 @@ class Processes(DataCase):
         )
 
         def traces():
-            return {path: sorted(os.listdir(path)) for path in ("/dev/shm", own_tmp, self.dir) if os.path.isdir(path)}
+            return [sorted(os.listdir(path)) for path in (own_tmp, self.dir)]
+
+        def shared(pid):
+            """What the process has of shared memory by name, which would outlive it."""
+            opened = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+            mapped = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+            return [name for name in opened + mapped if name.startswith("/dev/shm/")]
 
         with tempfile.TemporaryDirectory() as own_tmp:
             before = traces()
-            env = os.environ | {"TMPDIR": own_tmp, "TORCHINDUCTOR_CACHE_DIR": str(Path(own_tmp) / "..")}
+            env = os.environ | {"TMPDIR": own_tmp}
             process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
             process.stdin.write(pickle.dumps(self.loader(epochs=None, packed=True)))
             process.stdin.close()
             self.assertEqual(process.stdout.readline(), b"there\n")
+            self.assertEqual(shared(process.pid), [])
             process.send_signal(signal.SIGKILL)
             self.assertEqual(process.wait(), -signal.SIGKILL)
             process.stdout.close()

@@ -126,7 +126,7 @@ class DataLoader:
             os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
         )
         self._kind, self._long, self._epochs, self._pin = kind, long, epochs, pin_memory
-        self._settings = dict(
+        self._settings: dict[str, Any] = dict(
             seed=seed, shuffle=shuffle, window=window, batch_size=batch_size, source_len=source_len,
             target_len=source_len if max_target_len is None else max_target_len, packed=packed, hf_labels=shifts,
             multiple=pad_to_multiple_of, threads=threads, prefetch=prefetch, rank=rank, world_size=world_size,
@@ -187,7 +187,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """The rest of the pass that the loader is in, or of its `epochs` passes."""
-        since = None
+        since = None  # The pass of which no batch came yet, since its beginning.
         while True:
             epoch, position, *inside = self._place
             if position == self._opened().rows:
@@ -195,13 +195,14 @@ class DataLoader:
                 self._place = (epoch + 1, 0, 0, 0)
                 if self._epochs is not None and (epoch + 1) % self._epochs == 0:
                     return
-                if since == epoch:
+                if self._epochs is None and since == epoch:
                     raise ValueError("a pass has no full batch for every rank, so nothing would ever come")
                 continue
             if position == 0 and not any(inside):
                 since = epoch
             try:
-                made = self._running().next()
+                process, running = os.getpid(), self._running()
+                made = running.next()
             except BaseException:
                 # A pass that failed says so once; whoever tries again shall hear the reason again.
                 self.close()
@@ -211,7 +212,7 @@ class DataLoader:
                 continue
             since = None
             batch, self._place = made
-            self._pass = (self._pass[0], self._place, self._pass[2])
+            self._pass = (process, self._place, running)
             yield self._tensors(batch)
 
     def _tensors(self, batch: _plimsoll.Batch) -> dict[str, torch.Tensor]:
@@ -234,16 +235,17 @@ class DataLoader:
             raise TypeError(f"the number of batches is not known before they are made, as texts are {what}")
         if self._epochs is None:
             raise TypeError("an endless loader has no length")
-        rows, size, world = self._opened().rows, self._settings["batch_size"], self._settings["world_size"]
-        if self._settings["drop_last"]:
-            return rows // size // world * self._epochs
-        batches = -(-rows // size)
-        return -(-(batches - self._settings["rank"]) // world) * self._epochs
+        s = self._settings
+        rows, world, rank = self._opened().rows, s["world_size"], s["rank"]
+        batches = rows // s["batch_size"] if s["drop_last"] else -(-rows // s["batch_size"])
+        own: int = batches // world if s["drop_last"] else -(-(batches - rank) // world)
+        return own * self._epochs
 
     @property
     def batch_size(self) -> int:
         """Samples of a full batch."""
-        return self._settings["batch_size"]
+        size: int = self._settings["batch_size"]
+        return size
 
     @property
     def columns(self) -> tuple[str, str | None]:
@@ -298,11 +300,13 @@ class DataLoader:
                 raise ValueError(f"the state has no `{name}`; it is not one of this loader")
             if state[name] != own:
                 raise ValueError(f"the state is of another stream: its `{name}` is {state[name]}, this loader's is {own}")
-        place = tuple(state.get(name) for name in _STATE_PLACE)
+        place: list[Any] = [state.get(name) for name in _STATE_PLACE]
+        epoch, position, piece = place
         rows = self._opened().rows
-        if not all(type(n) is int and n >= 0 for n in place) or place[1] > rows:
-            raise ValueError(f"the state has the place {place}, and the data have {rows} rows")
-        self._place = place
+        for number, most in ((epoch, None), (position, rows), (piece, None)):
+            if type(number) is not int or number < 0 or (most is not None and number > most):
+                raise ValueError(f"the state has the place {(epoch, position, piece)}, and the data have {rows} rows")
+        self._place = (epoch, position, piece)
 
 
 def _one_of(name: str, value: str, expected: tuple[str, ...]) -> None:

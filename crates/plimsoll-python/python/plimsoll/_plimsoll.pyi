@@ -1,8 +1,10 @@
 """The native half: opened data, wordings, passes and batches."""
 
-from collections.abc import Buffer
+from collections.abc import Sequence
 from os import PathLike
 from typing import final
+
+from typing_extensions import Buffer
 
 _Path = str | PathLike[str]
 _Place = tuple[int, int, int, int]
@@ -13,7 +15,7 @@ def chat_template(folder: _Path) -> _Template | None: ...
 @final
 class Data:
     def __new__(
-        cls, files: list[_Path], kind: str, source: str | None, target: str | None, cache: _Path | None
+        cls, files: Sequence[_Path], kind: str, source: str | None, target: str | None, cache: _Path | None
     ) -> Data: ...
     @property
     def rows(self) -> int: ...
