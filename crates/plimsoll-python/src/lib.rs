@@ -1,7 +1,7 @@
 //! The native half of the Python package `plimsoll`: opened data, recipes, passes and batches, each a class.
 //!
 //! The Python half (`python/plimsoll`) says what a user can ask for and keeps the place in the stream; this half runs one
-//! pass from a given place. Invariant: nothing is started at import or when data are opened, threads belong to a [`pass::Pass`]
+//! pass from a given place. Invariant: nothing is started at import or when data are opened, threads belong to a `Pass`
 //! and to the process that began it, and nobody holds the interpreter's lock while waiting. It knows no model and no torch.
 
 mod batch;

@@ -1,5 +1,6 @@
 """What comes, in which order, and from where again."""
 
+import gzip
 import json
 import pickle
 import random
@@ -110,6 +111,29 @@ class Epoch(DataCase):
         loader = plimsoll.DataLoader(files, tokenizer=self.model / "tokenizer.json", max_len=8, batch_size=9)
         (batch,) = loader
         self.assertEqual(batch["input_ids"].shape, (3, 3))
+
+
+    def test_a_chat_template_may_be_given_or_absent(self):
+        (self.model / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "pad_token": "<pad>"}))
+        user, assistant = 7, 8
+        answer = ids(3, 1)
+        plain_chat = next(iter(self.loader("chat", shuffle=False, batch_size=1)))
+        self.assertEqual(plain_chat["input_ids"][0].tolist(), [user, *ids(0, 1), assistant, *answer, EOS])
+        given = (
+            "{% for m in messages %}{% if m.role == 'assistant' %}"
+            "{% generation %}{{ m.content }} {{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}"
+        )
+        batch = next(iter(self.loader("chat", shuffle=False, batch_size=1, chat_template=given)))
+        self.assertEqual(batch["input_ids"][0].tolist(), [*answer, EOS])
+
+    def test_packed_files_need_a_folder(self):
+        with gzip.open(self.dir / "text.jsonl.gz", "wb") as file:
+            file.write((self.dir / "text.jsonl").read_bytes())
+        settings = dict(tokenizer=self.model, max_len=16, batch_size=5, shuffle=False)
+        with self.assertRaisesRegex(ValueError, "there is no folder for its unpacked rows"):
+            plimsoll.DataLoader(self.dir / "text.jsonl.gz", **settings)
+        unpacked = plimsoll.DataLoader(self.dir / "text.jsonl.gz", cache_dir=self.dir / "cache", **settings)
+        self.assertEqual(stream(unpacked), stream(self.loader(shuffle=False)))
 
 
 class Threads(DataCase):
