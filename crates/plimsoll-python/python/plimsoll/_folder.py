@@ -31,7 +31,13 @@ class Tokens:
 
 
 def find(
-    tokenizer: str | Path, kind: str, *, eos_id: int | None, pad_id: int | None, bos_id: int | None, chat_template: str | None
+    tokenizer: str | Path,
+    kind: str,
+    *,
+    eos_id: int | None,
+    pad_id: int | None,
+    bos_id: int | None,
+    chat_template: str | None,
 ) -> Tokens:
     """Tokens of a folder, or of a tokenizer.json alone. What is given goes before what is found."""
     path = Path(tokenizer)
