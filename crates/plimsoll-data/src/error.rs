@@ -326,6 +326,48 @@ pub enum DataError {
         /// What the library said.
         reason: String,
     },
+    /// A special token that cannot be one.
+    #[error("special token `{token}`: expected {expected}")]
+    BadSpecialToken {
+        /// The token.
+        token: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A vocabulary that has no room for what each must have.
+    #[error("a vocabulary of {vocab} tokens is too small: expected at least {expected} ({needs})")]
+    VocabularyTooSmall {
+        /// Tokens that were asked for.
+        vocab: u64,
+        /// The least.
+        expected: u64,
+        /// What they are needed for.
+        needs: String,
+    },
+    /// A vocabulary was asked for with something that cannot be.
+    #[error("`{setting}` is {found}, expected {expected}")]
+    BadVocabularySetting {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        found: u64,
+        /// What it must be.
+        expected: String,
+    },
+    /// Rows without a word to train on.
+    #[error("expected words to train on, found none in {rows} rows that occur at least {rarer_than} time(s)")]
+    NoWords {
+        /// Rows that were read.
+        rows: u64,
+        /// Least occurrences that were asked for.
+        rarer_than: u64,
+    },
+    /// The tokenizer library could not train.
+    #[error("the tokenizer library could not train a vocabulary: {reason}")]
+    NotTrained {
+        /// What it said.
+        reason: String,
+    },
     /// The loader was asked for something that cannot be.
     #[error("the loader's `{setting}` is {found}, expected {expected}")]
     BadSetting {

@@ -49,6 +49,7 @@ mod sources;
 mod template_json;
 mod tokenizer;
 mod tube;
+mod vocabulary;
 mod window;
 
 pub use chat_template::ChatTemplate;
@@ -70,3 +71,7 @@ pub use order::{Order, WINDOW_BLOCKS};
 pub use recipe::{Long, Recipe};
 pub use sources::Sources;
 pub use tokenizer::{TEXT_BYTES_PER_TOKEN, TextTokenizer};
+pub use vocabulary::{
+    Characters, Dropped, Fed, Phase, Pruned, TokenizerFiles, Vocabulary, VocabularyModel, VocabularySettings,
+    train_tokenizer,
+};

@@ -1,4 +1,4 @@
-//! `plimsoll data inspect`: what is in files, and what is said of an order that a shuffle cannot mix.
+//! `plimsoll data`: what is in files, and what is said of an order that a shuffle cannot mix; a tokenizer of their words.
 
 mod support_run;
 
@@ -58,4 +58,79 @@ fn a_file_of_groups_is_told_with_the_window_that_would_mix_it_and_that_one_does(
     workshop.plimsoll(&args).must(0, &["done: 2 steps"]);
     let job = fs_err::read_to_string(workshop.path("run/job.toml")).unwrap();
     assert!(job.contains(&format!("window = {needed}")), "{job}");
+}
+
+/// Rows with words of many frequencies, accents and digits.
+fn pairs(rows: usize) -> String {
+    let parts = ["pla", "lo", "café", "li", "mark", "日本", "de", "wat", "er", "ings", "né", "x7"];
+    let word = |n: usize| {
+        let drawn = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        [drawn % 12, drawn / 12 % 12, drawn / 144 % 12].map(|at| parts[at]).concat()
+    };
+    let text = |n: usize| (0..6).map(|k| word(n * (k + 1) % 331) + " ").collect::<String>();
+    (0..rows).map(|n| serde_json::json!({"prompt": text(n), "response": text(n + 3)}).to_string() + "\n").collect()
+}
+
+#[test]
+fn a_tokenizer_is_trained_told_and_never_written_over_unasked() {
+    let workshop = Workshop::new().with_own_cache();
+    fs_err::write(workshop.path("a.jsonl"), pairs(400)).unwrap();
+    let args = ["data", "tokenizer", "a.jsonl", "--vocab", "400", "--special", "<|im_start|>", "--out", "made/here"];
+    let said = workshop.plimsoll(&[&args[..], &["--json"]].concat());
+    said.must(0, &[]);
+    let found: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((&found["rows"], &found["of_rows"], &found["kind"]), (&400.into(), &400.into(), &"pairs".into()));
+    assert_eq!((&found["model"], &found["tokens"]), (&"bpe".into(), &400.into()));
+    assert_eq!((&found["pruned"]["words"], &found["left_out"]["words"]), (&0.into(), &0.into()));
+    let path = workshop.path("made/here/tokenizer.json");
+    let tokenizer = plimsoll_data::TextTokenizer::load(&path, 400, 0, 1).unwrap();
+    assert_eq!(tokenizer.token_text(2).as_deref(), Some("<|im_start|>"));
+    let first = fs_err::read(&path).unwrap();
+
+    workshop.plimsoll(&args).must(2, &["tokenizer.json", "found that it is there", "--force"]);
+    let said = workshop.plimsoll(&[&args[..], &["--force", "--rows", "100", "--seed", "3"]].concat());
+    said.must(0, &[]);
+    for words in ["100 of 400 rows, drawn by seed 3", "source `prompt`, target `response`", "bpe: 400 tokens", "wrote"]
+    {
+        assert!(said.stdout.contains(words), "`{words}` is not in: {}", said.stdout);
+    }
+    assert_ne!(fs_err::read(&path).unwrap(), first);
+    let there: Vec<_> = fs_err::read_dir(workshop.path("made/here")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(there.len(), 2, "{there:?}");
+}
+
+#[test]
+fn a_tokenizer_that_cannot_be_is_refused_before_anything_is_written() {
+    let workshop = Workshop::new().with_own_cache();
+    fs_err::write(workshop.path("a.jsonl"), pairs(40)).unwrap();
+    fs_err::write(workshop.path("bad.jsonl"), pairs(3) + "{\"prompt\": 1, \"response\": \"\"}\n").unwrap();
+    for (file, more, words) in [
+        ("a.jsonl", &["--vocab", "200"][..], &["expected at least 258", "--vocab 258"][..]),
+        ("a.jsonl", &["--model", "gpt"], &["must be `bpe`, `unigram` or `wordpiece`, found `gpt`"]),
+        ("a.jsonl", &["--memory", "1MiB"], &["`memory` is 1048576, expected at least", "--memory"]),
+        ("a.jsonl", &["--special", "<|pad|>"], &["`<|pad|>`: expected each special token once"]),
+        ("bad.jsonl", &[], &["bad.jsonl", "line 4", "`prompt`", "a number"]),
+    ] {
+        let args = [&["data", "tokenizer", file, "--out", "made"][..], more].concat();
+        workshop.plimsoll(&args).must(2, words);
+        assert!(!workshop.path("made").exists(), "{args:?}");
+    }
+}
+
+/// Each process has its own seeds for hash maps, and so its own order of walking them.
+#[test]
+fn separate_processes_train_the_same_bytes() {
+    let workshop = Workshop::new().with_own_cache();
+    fs_err::write(workshop.path("a.jsonl"), pairs(600)).unwrap();
+    for model in ["bpe", "unigram", "wordpiece"] {
+        let train = |out: &str| {
+            let args = ["data", "tokenizer", "a.jsonl", "--model", model, "--vocab", "420", "--out", out];
+            workshop.plimsoll(&args).must(0, &[]);
+            ["tokenizer.json", "tokenizer_config.json"].map(|name| fs_err::read(workshop.path(out).join(name)).unwrap())
+        };
+        let first = train(&format!("{model}-0"));
+        for again in 1..4 {
+            assert!(train(&format!("{model}-{again}")) == first, "{model}, process {again}");
+        }
+    }
 }

@@ -15,3 +15,4 @@ mod parquet;
 mod pyarrow;
 mod stream;
 mod tokenizer;
+mod vocabulary;

@@ -1,6 +1,7 @@
 //! `plimsoll data`: what is in the data, before anything is trained on them.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use plimsoll_data::{Columns, DataError, Histogram, Inspection, Kind, Mixing, Order, Sources, TextTokenizer, inspect};
@@ -12,11 +13,13 @@ use crate::args::{DataArgs, DataVerb, InspectArgs};
 use crate::prepare::samples;
 use crate::render::{self, Fail, OrFail};
 use crate::settings::{kind_name, kind_named};
+use crate::verbs::data_tokenizer;
 
 /// Does what was asked.
 pub fn run(args: &DataArgs) -> Result<(), Fail> {
     match &args.verb {
         DataVerb::Inspect(args) => run_inspect(args),
+        DataVerb::Tokenizer(args) => data_tokenizer::run(args),
     }
 }
 
@@ -32,11 +35,30 @@ struct Report {
     max_len: Option<Cut>,
 }
 
+/// Which columns are read.
 #[derive(Serialize)]
-struct ColumnsTold {
+pub(super) struct ColumnsTold {
     source: String,
     target: String,
     guessed: bool,
+}
+
+impl ColumnsTold {
+    pub(super) fn of(sources: &Sources) -> ColumnsTold {
+        let columns = sources.columns();
+        let (source, target) = (columns.source.clone(), columns.target.clone());
+        ColumnsTold { source, target, guessed: columns.guessed }
+    }
+}
+
+impl fmt::Display for ColumnsTold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let guessed = if self.guessed { " (guessed from their names)" } else { "" };
+        match self.target.as_str() {
+            "" => write!(f, "`{}`{guessed}", self.source),
+            target => write!(f, "source `{}`, target `{target}`{guessed}", self.source),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -47,7 +69,8 @@ struct Cut {
 }
 
 fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
-    let (sources, kind) = open(args)?;
+    let columns = Columns { source: args.source.clone(), target: args.target.clone() };
+    let (sources, kind) = open(&args.files, args.kind.as_deref(), &columns)?;
     let tokenizer = args.model.as_ref().map(|dir| tokenizer_of(&ModelFolder::open(dir).or_usage()?)).transpose()?;
     if args.max_len.is_some() && tokenizer.is_none() {
         return Err(Fail::usage("`--max-len` counts tokens").hint("say whose: `--model DIR`"));
@@ -58,16 +81,11 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
     let found = inspect(&sources, tokenizer.as_ref(), most, order, &mut |rows| bar.set_position(rows)).or_usage();
     bar.finish_and_clear();
     let found = found?;
-    let columns = sources.columns();
     let of = found.tokens.as_ref().map_or(0, |[source, _]| source.count);
     let max_len = most.map(|tokens| Cut { tokens, longer: found.longer, of });
     let report = Report {
         kind: kind_name(kind),
-        columns: ColumnsTold {
-            source: columns.source.clone(),
-            target: columns.target.clone(),
-            guessed: columns.guessed,
-        },
+        columns: ColumnsTold::of(&sources),
         unpacked_bytes: sources.unpacked_bytes(),
         found,
         max_len,
@@ -76,10 +94,9 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
 }
 
 /// The data as what was said, or as the first kind that its columns are.
-fn open(args: &InspectArgs) -> Result<(Sources, Kind), Fail> {
-    let columns = || Columns { source: args.source.clone(), target: args.target.clone() };
-    let open = |kind: Kind| samples::open(&args.files, kind, columns());
-    if let Some(name) = args.kind.as_deref() {
+pub(super) fn open(files: &[PathBuf], kind: Option<&str>, columns: &Columns) -> Result<(Sources, Kind), Fail> {
+    let open = |kind: Kind| samples::open(files, kind, columns.clone());
+    if let Some(name) = kind {
         let wrong = || Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{name}`"));
         let kind = kind_named(name).ok_or_else(wrong)?;
         return Ok((open(kind).or_usage()?, kind));
@@ -102,7 +119,7 @@ fn tokenizer_of(folder: &ModelFolder) -> Result<TextTokenizer, Fail> {
 }
 
 /// How far it is, on a terminal.
-fn bar(rows: u64) -> ProgressBar {
+pub(super) fn bar(rows: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{human_pos} of {human_len} rows {wide_bar} {per_sec}, {eta} left");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::with_draw_target(Some(rows), ProgressDrawTarget::stderr()).with_style(style)
@@ -111,13 +128,8 @@ fn bar(rows: u64) -> ProgressBar {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { kind, columns, found, .. } = self;
-        let guessed = if columns.guessed { " (guessed from their names)" } else { "" };
-        let names = match columns.target.as_str() {
-            "" => format!("`{}`", columns.source),
-            target => format!("source `{}`, target `{target}`", columns.source),
-        };
         writeln!(f, "{} rows in {} file(s), {} of text", found.rows, found.files, Bytes(found.bytes.sum))?;
-        writeln!(f, "kind: {kind}; columns: {names}{guessed}")?;
+        writeln!(f, "kind: {kind}; columns: {columns}")?;
         if self.unpacked_bytes > 0 {
             writeln!(f, "unpacked: {} on disk", Bytes(self.unpacked_bytes))?;
         }
