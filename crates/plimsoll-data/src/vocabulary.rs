@@ -19,6 +19,8 @@ pub use feed::Fed;
 pub use words::{Dropped, Pruned};
 pub use write::TokenizerFiles;
 
+use std::collections::BTreeSet;
+
 use feed::Cutter;
 use specials::SpecialTokens;
 use words::WordCounts;
@@ -58,13 +60,13 @@ pub struct VocabularySettings {
 }
 
 impl VocabularySettings {
-    /// Most bytes for counting and training: offsets and the trainers' own numbers have 32 bits.
+    /// Most bytes for counting and training.
     pub const MOST_MEMORY: u64 = 64 << 30;
     /// Most tokens.
     pub const MOST_VOCAB: u64 = 1 << 24;
 }
 
-/// Most bytes that words are counted in.
+/// Most bytes that words are counted in: offsets into them, and Unigram's into all words end to end, have 32 bits.
 const MOST_COUNTING: u64 = 2 << 30;
 
 /// What was found and what was left out.
@@ -81,7 +83,8 @@ pub struct Vocabulary {
     pub words: u64,
     /// What was lost while counting.
     pub pruned: Pruned,
-    /// What was counted and not trained on: rarer than was asked for, or for want of memory.
+    /// What was counted and not trained on: rarer than was asked for, for want of memory, or with a character that has no
+    /// token.
     pub left_out: Dropped,
     /// By how much counts were divided so that the trainer could add them up.
     pub divided_by: u64,
@@ -124,11 +127,6 @@ pub fn train_tokenizer(
     };
     let rare = if least > 1 { counts.retain(|_, count| count >= least) } else { Dropped::default() };
     let heavy = counts.keep_commonest(room.words_bytes, |word| cost::word_bytes(model, word));
-    let left_out = Dropped {
-        words: rare.words + heavy.words,
-        occurrences: rare.occurrences + heavy.occurrences,
-        commonest: rare.commonest.max(heavy.commonest),
-    };
     if counts.words() == 0 {
         return Err(DataError::NoWords { rows: fed.rows, rarer_than: least });
     }
@@ -137,7 +135,16 @@ pub fn train_tokenizer(
         VocabularyModel::Unigram => Some(alphabet::choose(&counts, vocab, specials.tokens().len() as u64, 1)?),
         VocabularyModel::WordPiece => Some(alphabet::choose(&counts, vocab, specials.tokens().len() as u64, 2)?),
     };
-    let (kept, characters) = alphabet.map_or((Default::default(), None), |found| (found.kept, Some(found.told)));
+    let (kept, characters): (BTreeSet<char>, _) =
+        alphabet.map_or((Default::default(), None), |found| (found.kept, Some(found.told)));
+    // WordPiece reads a word with an unknown character as unknown whole; Unigram takes what is around it.
+    let strange = match characters {
+        Some(told) if told.left_out > 0 && model == VocabularyModel::WordPiece => {
+            counts.retain(|word, _| word.chars().all(|c| kept.contains(&c)))
+        }
+        _ => Dropped::default(),
+    };
+    let left_out = rare.and(heavy).and(strange);
 
     let words = counts.words();
     now(Phase::Training(words));

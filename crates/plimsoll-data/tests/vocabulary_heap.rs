@@ -99,7 +99,7 @@ fn counting_and_training_stay_below_the_ceiling() {
         for (model, vocab, memory) in [
             (VocabularyModel::Bpe, 2000, 6 << 20),
             (VocabularyModel::WordPiece, 6000, 12 << 20),
-            (VocabularyModel::Unigram, 2600, 32 << 20),
+            (VocabularyModel::Unigram, 2600, 36 << 20),
         ] {
             let settings =
                 VocabularySettings { model, vocab, special: Vec::new(), min_frequency: 1, memory, rows: None, seed: 1 };

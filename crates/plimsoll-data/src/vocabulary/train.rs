@@ -42,7 +42,12 @@ pub(crate) fn divisor(counts: &WordCounts, model: VocabularyModel) -> u64 {
         VocabularyModel::Bpe | VocabularyModel::WordPiece => i32::MAX as u64,
         VocabularyModel::Unigram => u64::from(u32::MAX),
     };
-    let all: u128 = counts.iter().map(|(word, count)| u128::from(count) * word.chars().count() as u128).sum();
+    divisor_of(counts.iter().map(|(word, count)| (word.chars().count() as u64, count)), most)
+}
+
+/// The least divisor by which counts of words of so many characters each come to at most `most` characters.
+fn divisor_of(words: impl Iterator<Item = (u64, u64)>, most: u64) -> u64 {
+    let all: u128 = words.map(|(characters, count)| u128::from(characters) * u128::from(count)).sum();
     all.div_ceil(u128::from(most)).max(1) as u64
 }
 
@@ -185,8 +190,12 @@ mod tests {
 
     #[test]
     fn counts_too_large_for_the_trainers_are_divided() {
-        let mut counts = WordCounts::within(1 << 20);
-        counts.add("word");
-        assert_eq!(divisor(&counts, VocabularyModel::Bpe), 1);
+        let words = [(4, u64::MAX / 8), (7, 1000), (1, 3)];
+        for (words, most, wanted) in [(&words[2..], 3, 1), (&words[2..], 2, 2), (&words[1..], 7002, 2)] {
+            assert_eq!(divisor_of(words.iter().copied(), most), wanted);
+        }
+        let most = i32::MAX as u64;
+        let by = divisor_of(words.into_iter(), most);
+        assert!(words.iter().map(|(characters, count)| characters * (count / by)).sum::<u64>() <= most);
     }
 }

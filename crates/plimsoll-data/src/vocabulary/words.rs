@@ -34,6 +34,17 @@ pub struct Dropped {
     pub commonest: u64,
 }
 
+impl Dropped {
+    /// Both together.
+    pub(crate) fn and(self, more: Dropped) -> Dropped {
+        Dropped {
+            words: self.words + more.words,
+            occurrences: self.occurrences + more.occurrences,
+            commonest: self.commonest.max(more.commonest),
+        }
+    }
+}
+
 /// Counts of words, within a ceiling.
 pub(crate) struct WordCounts {
     records: Vec<u8>,

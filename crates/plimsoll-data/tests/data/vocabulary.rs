@@ -292,3 +292,41 @@ fn transformers_gives_the_same_ids() {
         }
     }
 }
+
+/// Sentences with more rare characters than half of a small vocabulary has room for.
+fn with_rare_characters(count: u32) -> Vec<String> {
+    let rare = |n: u32| char::from_u32(0x4e00 + n).unwrap_or('?');
+    let line = |(n, text): (u32, String)| if n % 4 == 0 { format!("{text} x{}y", rare(n)) } else { text };
+    (0..count).zip(sentences(u64::from(count))).map(line).collect()
+}
+
+#[test]
+fn characters_without_room_are_told_and_read_as_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = texts(dir.path(), &with_rare_characters(1600));
+    for (model, unknown) in [(VocabularyModel::Unigram, "<unk>"), (VocabularyModel::WordPiece, "[UNK]")] {
+        let (files, found) = trained(&sources, &settings(model, 500));
+        let characters = found.characters.unwrap();
+        assert!(characters.left_out > 100 && characters.left_out_share < 0.01, "{model:?}: {characters:?}");
+        let tokenizer = TextTokenizer::load(&written(dir.path(), &files), 500, files.eos_id, files.pad_id).unwrap();
+        let mut tokens = Vec::new();
+        tokenizer.encode_prompt("plan \u{4e00} \u{518c}", 100, &mut tokens).unwrap();
+        let texts: Vec<String> = tokens.iter().filter_map(|id| tokenizer.token_text(*id)).collect();
+        assert!(texts.iter().any(|text| text == unknown), "{model:?}: {texts:?}");
+    }
+}
+
+/// Every hash map of the library has its own order, even within one process.
+#[test]
+fn the_same_data_give_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = texts(dir.path(), &with_rare_characters(1200));
+    for model in MODELS {
+        for vocab in [500, 1000] {
+            let (first, _) = trained(&sources, &settings(model, vocab));
+            for _ in 0..4 {
+                assert!(trained(&sources, &settings(model, vocab)).0 == first, "{model:?}, {vocab}");
+            }
+        }
+    }
+}
