@@ -115,6 +115,10 @@ impl<'a> Cutter<'a> {
             Form::Json => json_cells(body, wants, texts),
             Form::Csv { .. } => self.csv_cells(wants, texts),
             Form::Line => {
+                // A line is one text, whatever the column is called; it is no pair and no conversation.
+                if !matches!(wants, [Want { cell: WantedCell::Text, .. }]) {
+                    return Err(Fault::Missing(0, vec![TEXT.into()]));
+                }
                 let text = std::str::from_utf8(body).map_err(|_| Fault::NotUtf8(None))?;
                 texts[0].clear();
                 texts[0].push_str(text.trim_end_matches(['\n', '\r']));

@@ -16,23 +16,39 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use crate::layout::ColumnPages;
 
+/// Largest page that is unpacked whatever the footer says of its column, in bytes.
+const ANY_PAGE: u64 = 16 << 20;
+
 /// A file read by position.
 pub(crate) struct PlacedFile {
     file: Arc<File>,
     bytes: u64,
     largest_read: AtomicU64,
+    /// Largest page that is unpacked.
+    largest_page: AtomicU64,
 }
 
 impl PlacedFile {
     pub fn open(path: &Path) -> io::Result<PlacedFile> {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
-        Ok(PlacedFile { file: Arc::new(file), bytes, largest_read: AtomicU64::new(0) })
+        Ok(PlacedFile::new(Arc::new(file), bytes))
     }
 
     /// The same open file with its own count of reads.
     pub fn twin(&self) -> PlacedFile {
-        PlacedFile { file: self.file.clone(), bytes: self.bytes, largest_read: AtomicU64::new(0) }
+        PlacedFile::new(self.file.clone(), self.bytes)
+    }
+
+    fn new(file: Arc<File>, bytes: u64) -> PlacedFile {
+        PlacedFile { file, bytes, largest_read: AtomicU64::new(0), largest_page: AtomicU64::new(u64::MAX) }
+    }
+
+    /// From here on pages are those of a column chunk that unpacks to so many bytes. The library takes room for as much as a page's header
+    /// says, which may be anything where it is damaged.
+    pub fn expect_pages_of(&self, chunk_bytes: i64) {
+        let most = u64::try_from(chunk_bytes).unwrap_or(0).max(ANY_PAGE);
+        self.largest_page.store(most, Ordering::Relaxed);
     }
 
     /// The longest single read so far.
@@ -51,7 +67,8 @@ impl ChunkReader for PlacedFile {
     type T = HeaderReader;
 
     fn get_read(&self, start: u64) -> Result<HeaderReader> {
-        Ok(HeaderReader { file: self.file.clone(), at: start, buffer: [0; 512], from: 0, to: 0 })
+        let largest_page = self.largest_page.load(Ordering::Relaxed);
+        Ok(HeaderReader { file: self.file.clone(), start, at: start, buffer: [0; 512], from: 0, to: 0, largest_page })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<bytes::Bytes> {
@@ -69,10 +86,57 @@ impl ChunkReader for PlacedFile {
 /// Sequential reads from one place on, for page headers, which are short.
 pub(crate) struct HeaderReader {
     file: Arc<File>,
+    start: u64,
     at: u64,
     buffer: [u8; 512],
     from: usize,
     to: usize,
+    largest_page: u64,
+}
+
+/// What the header of a page that begins so says it unpacks to: the second field of a struct in Thrift's compact form.
+fn unpacked_bytes(header: &[u8]) -> Option<u64> {
+    let mut bytes = header.iter().copied();
+    let mut field = 0;
+    loop {
+        let head = bytes.next()?;
+        field = if head >> 4 == 0 { zigzag(&mut bytes)? } else { field + i64::from(head >> 4) };
+        // Only numbers come before it.
+        let value = if (4..=6).contains(&(head & 15)) { zigzag(&mut bytes)? } else { return None };
+        if field >= 2 {
+            return if field == 2 { u64::try_from(value).ok() } else { None };
+        }
+    }
+}
+
+/// A number of few bytes where it is small.
+fn zigzag(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
+    let (mut value, mut shift) = (0u64, 0);
+    loop {
+        let byte = bytes.next()?;
+        value |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            return Some((value >> 1) as i64 ^ -((value & 1) as i64));
+        }
+        if shift > 63 {
+            return None;
+        }
+    }
+}
+
+impl HeaderReader {
+    /// Whether the page whose header was begun may be unpacked.
+    fn check_page(&self) -> io::Result<()> {
+        match unpacked_bytes(&self.buffer[..self.to]) {
+            Some(bytes) if bytes > self.largest_page => {
+                let most = self.largest_page;
+                let reason = format!("expected a page of at most {most} bytes when unpacked, found one of {bytes}");
+                Err(io::Error::new(io::ErrorKind::InvalidData, reason))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Read for HeaderReader {
@@ -84,6 +148,9 @@ impl Read for HeaderReader {
                 return Ok(read);
             }
             self.to = self.file.file().read_at(&mut self.buffer, self.at)?;
+            if self.at == self.start {
+                self.check_page()?;
+            }
             self.at += self.to as u64;
             self.from = 0;
         }
@@ -135,6 +202,12 @@ impl<P: PageReader> PageReader for CountedPages<P> {
             let values = u64::from(page.num_values());
             let indexed = matches!(page.encoding(), Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY);
             let (most_bytes, most_values) = match page {
+                // The library takes room for as many as the page says; each is a length of four bytes at least.
+                Page::DictionaryPage { .. } if values > bytes / 4 => {
+                    let reason =
+                        format!("expected a dictionary of at most {} values, found one of {values}", bytes / 4);
+                    return Err(ParquetError::General(reason));
+                }
                 Page::DictionaryPage { .. } => {
                     self.dictionary_seen = true;
                     (&self.facts.dictionary, &self.facts.dictionary_values)
@@ -164,5 +237,21 @@ impl<P: PageReader> Iterator for CountedPages<P> {
     type Item = Result<Page>;
     fn next(&mut self) -> Option<Result<Page>> {
         self.get_next_page().transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_page_unpacks_to_is_the_second_field_of_its_header() {
+        // Type 0, 300 bytes, 20 bytes; then with the field's number in full.
+        assert_eq!(unpacked_bytes(&[0x15, 0x00, 0x15, 0xd8, 0x04, 0x15, 0x28]), Some(300));
+        assert_eq!(unpacked_bytes(&[0x15, 0x00, 0x05, 0x04, 0xd8, 0x04]), Some(300));
+        assert_eq!(unpacked_bytes(&[0x15, 0x00, 0x15, 0x01]), None, "a negative one is the library's to refuse");
+        assert_eq!(unpacked_bytes(&[0x15, 0x00, 0x25, 0x28]), None);
+        assert_eq!(unpacked_bytes(&[0x15, 0x00, 0x15, 0xff]), None);
+        assert_eq!(unpacked_bytes(&[]), None);
     }
 }

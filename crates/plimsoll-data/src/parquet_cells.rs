@@ -78,6 +78,7 @@ impl<'a> Cells<'a> {
         nested: bool,
     ) -> Result<Cells<'a>, CellFault> {
         let leaf = |(chunk, column): (&parquet::file::metadata::ColumnChunkMetaData, &Column)| {
+            column.file.expect_pages_of(chunk.uncompressed_size());
             let pages = SerializedPageReader::new(column.file.clone(), chunk, group.rows as usize, None)?;
             let pages = Box::new(CountedPages::new(pages, column.facts.clone()));
             let descriptor = chunk.column_descr_ptr();
