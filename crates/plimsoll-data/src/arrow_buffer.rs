@@ -163,7 +163,7 @@ impl Buffer {
 
     /// A number of `width` bytes, without its sign, that has `index` others before it.
     pub fn number(&mut self, index: u64, width: usize) -> Result<u64, BufferFault> {
-        let at = index.checked_mul(width as u64).unwrap_or(u64::MAX);
+        let at = index.saturating_mul(width as u64);
         let bytes = self.get(at, width)?;
         let mut eight = [0; 8];
         eight[..width].copy_from_slice(bytes);

@@ -249,12 +249,12 @@ struct Values {
 enum Stored {
     Flat { ends: Buffer, width: usize, bytes: Buffer, at: u64, length: usize },
     View { views: Buffer, view: [u8; 16], parts: Parts<Buffer> },
-    Coded { numbers: Buffer, coded: Coded, dictionary: Arc<Dictionary>, text: TextShape, parts: Parts<Box<Values>> },
+    Coded { numbers: Buffer, coded: Coded, dictionary: Arc<Dictionary>, text: TextShape, parts: Parts<Values> },
 }
 
 /// Of many things that could be read, the one that is.
 struct Parts<T> {
-    open: Option<(usize, T)>,
+    open: Option<(usize, Box<T>)>,
     file: Arc<File>,
     places: Box<[Spot]>,
     /// The most heap that one of those before took.
@@ -274,12 +274,12 @@ impl<T> Parts<T> {
             self.most_bytes = self.most_bytes.max(heap(&before));
         }
         let (file, places) = (&self.file, &self.places);
-        &mut self.open.get_or_insert_with(|| (number, make(file, places))).1
+        &mut self.open.get_or_insert_with(|| (number, Box::new(make(file, places)))).1
     }
 
     fn heap_bytes(&self, heap: impl Fn(&T) -> u64) -> u64 {
         let open = self.open.as_ref().map_or(0, |(_, part)| heap(part));
-        self.most_bytes.max(open) + size_of_val(&*self.places) as u64
+        self.most_bytes.max(open) + (size_of::<T>() + size_of_val(&*self.places)) as u64
     }
 }
 
@@ -311,10 +311,7 @@ impl Values {
         let stored = match &self.stored {
             Stored::Flat { ends, bytes, .. } => ends.heap_bytes() + bytes.heap_bytes(),
             Stored::View { views, parts, .. } => views.heap_bytes() + parts.heap_bytes(Buffer::heap_bytes),
-            Stored::Coded { numbers, parts, .. } => {
-                let values = |values: &Box<Values>| values.heap_bytes() + size_of::<Values>() as u64;
-                numbers.heap_bytes() + parts.heap_bytes(values)
-            }
+            Stored::Coded { numbers, parts, .. } => numbers.heap_bytes() + parts.heap_bytes(Values::heap_bytes),
         };
         stored + self.validity.as_ref().map_or(0, Buffer::heap_bytes)
     }
@@ -341,7 +338,7 @@ impl Values {
                 bytes.get(start, count)?;
             }
             Stored::View { views, view, parts } => {
-                let at = index.checked_mul(16).unwrap_or(u64::MAX);
+                let at = index.saturating_mul(16);
                 view.copy_from_slice(views.get(at, 16)?);
                 let View { length, part, at } = View::of(view);
                 if length > 12 {
@@ -363,10 +360,8 @@ impl Values {
                 }
                 let which = dictionary.pieces.partition_point(|(first, _)| *first <= number) - 1;
                 let (first, places) = &dictionary.pieces[which];
-                let open =
-                    |file: &Arc<File>, _: &[Spot]| Box::new(Values::plain(*text, places, file, Access::Anywhere));
-                let heap = |values: &Box<Values>| values.heap_bytes() + size_of::<Values>() as u64;
-                return parts.part(which, heap, open).load(number - first);
+                let open = |file: &Arc<File>, _: &[Spot]| Values::plain(*text, places, file, Access::Anywhere);
+                return parts.part(which, Values::heap_bytes, open).load(number - first);
             }
         }
         Ok(true)

@@ -194,7 +194,11 @@ static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(|| {
 });
 
 /// A panic of a library, which is caught, says what it is and nothing more: the names of a backtrace take 94 MB of heap.
-static SHORT_PANICS: LazyLock<()> = LazyLock::new(|| std::panic::set_hook(Box::new(|info| eprintln!("{info}"))));
+static SHORT_PANICS: LazyLock<()> = LazyLock::new(|| {
+    std::panic::set_hook(Box::new(|info| {
+        let _ = writeln!(std::io::stderr(), "{info}");
+    }));
+});
 
 /// Opens `bytes` as a file called `name`, reads every row, and gives their number or what was said.
 fn read_all(dir: &Path, name: &str, kind: Kind, bytes: &[u8]) -> Result<u64, DataError> {
@@ -206,7 +210,7 @@ fn read_all(dir: &Path, name: &str, kind: Kind, bytes: &[u8]) -> Result<u64, Dat
     let before = LIVE.get();
     PEAK.set(before);
     let work = || -> Result<u64, DataError> {
-        let sources = Arc::new(Sources::open_in(&[path.clone()], kind, Columns::default(), Some(&cache))?);
+        let sources = Arc::new(Sources::open_in(std::slice::from_ref(&path), kind, Columns::default(), Some(&cache))?);
         let rows = sources.rows();
         let mut texts = RowTexts::new(sources);
         for row in 0..rows {

@@ -664,7 +664,7 @@ pub struct JobFlags {
     #[arg(long, value_name = "file|f32|int8|nf4", help_heading = "Model")]
     pub base: Option<String>,
 
-    /// Training data, JSONL or Parquet; a quoted pattern such as 'data/*.jsonl' works too
+    /// Training data, JSONL, CSV, text, Parquet or Arrow; a quoted pattern such as 'data/*.jsonl' works too
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
     pub data: Vec<PathBuf>,
     /// Held-out data to evaluate on

@@ -10,17 +10,12 @@ use tempfile::tempdir;
 use crate::fixture::python;
 use crate::jsonl::all_rows;
 
-fn run(script: &str, dir: &Path) -> bool {
-    let python = match python("pyarrow") {
-        Ok(python) => python,
-        Err(why) => {
-            println!("skipped: {why}");
-            return false;
-        }
-    };
+/// Runs a script; where there is nothing to run it with, why.
+fn run(script: &str, dir: &Path) -> Result<(), String> {
+    let python = python("pyarrow")?;
     let done = Command::new(&python).args(["-c", script]).arg(dir).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    true
+    Ok(())
 }
 
 const PAIRS: &str = r#"
@@ -105,8 +100,8 @@ for name, deltas in [("deltas", True), ("replaced", False)]:
 #[test]
 fn files_and_streams_written_by_pyarrow_give_the_rows_that_went_in() {
     let dir = tempdir().unwrap();
-    if !run(PAIRS, dir.path()) {
-        return;
+    if let Err(why) = run(PAIRS, dir.path()) {
+        return println!("skipped: {why}");
     }
     let open = |path: &Path| Sources::open(&[path.to_path_buf()], Columns::default());
     let expected = all_rows(Arc::new(open(&dir.path().join("rows.jsonl")).unwrap()));
@@ -171,8 +166,8 @@ write("alpaca", {"instruction": ["a", "b"], "input": ["c", None], "output": ["d"
 #[test]
 fn chats_written_by_pyarrow_are_those_of_the_json_lines() {
     let dir = tempdir().unwrap();
-    if !run(CHATS, dir.path()) {
-        return;
+    if let Err(why) = run(CHATS, dir.path()) {
+        return println!("skipped: {why}");
     }
     let open = |name: &str| Sources::open_kind(&[dir.path().join(name)], Kind::Chat, Columns::default());
     let expected = all_rows(Arc::new(open("rows.jsonl").unwrap()));
