@@ -74,7 +74,9 @@ fn read(
     let tokenizer = TextTokenizer::load(path, vocab.unwrap_or(usize::MAX), eos_id, pad_id).map_err(data_fault)?;
     let recipe = match (kind, template) {
         (Kind::Pairs, _) if long == Long::Drop => {
-            return Err(PyValueError::new_err("`long` is `drop`, which is for chats and texts, and the data are pairs"));
+            return Err(PyValueError::new_err(
+                "`long` is `drop`, which is for chats and texts, and the data are pairs",
+            ));
         }
         (Kind::Pairs, _) => Recipe::pairs(),
         (Kind::Text, _) => Recipe::text(long, bos_id),

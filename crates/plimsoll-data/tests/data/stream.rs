@@ -180,7 +180,7 @@ fn a_pass_ends_where_the_next_one_begins() {
     let data = data(10);
     let (shape, order) = (shape(4), Order::new(3, true));
     for position in [0, 3, 9] {
-        let cursor = Cursor { epoch: 2, position, piece: 0 };
+        let cursor = Cursor { epoch: 2, position, ..Cursor::default() };
         let start = |start: fn(_, _, _, _, _) -> _| {
             start(data.sources.clone(), order, data.tokenizer.clone(), Recipe::pairs(), settings(shape, 2, 2, cursor))
         };
@@ -189,7 +189,7 @@ fn a_pass_ends_where_the_next_one_begins() {
         let found = samples(&take(&mut pass, shape, left.div_ceil(4)));
         assert_eq!(found, samples(&take(&mut endless, shape, 3))[..left]);
         assert_eq!(pass.next(Owned::new(shape).slot()).unwrap().samples, 0);
-        assert_eq!(pass.cursor(), Cursor { epoch: 3, position: 0, piece: 0 });
+        assert_eq!(pass.cursor(), Cursor { epoch: 3, ..Cursor::default() });
     }
 }
 
