@@ -4,6 +4,8 @@
 //! most the target number of bytes unless a single row is longer. The index costs 24 bytes a block, so at most
 //! `24 x (bytes / target + rows / 4096 + row groups + files)`, and never more than 24 bytes a row.
 
+use crate::page_cache::ReadOnce;
+
 /// Most rows of one block.
 pub(crate) const MAX_BLOCK_ROWS: u32 = 4096;
 
@@ -94,11 +96,13 @@ pub(crate) struct BlockBuilder {
     open: Option<Block>,
     target: u32,
     pub facts: DataFacts,
+    /// The file at work, where its pages are not to stay.
+    pub read_once: Option<ReadOnce>,
 }
 
 impl BlockBuilder {
     pub fn new(target: u32) -> BlockBuilder {
-        BlockBuilder { blocks: Vec::new(), open: None, target, facts: DataFacts::default() }
+        BlockBuilder { blocks: Vec::new(), open: None, target, facts: DataFacts::default(), read_once: None }
     }
 
     /// From here on blocks are of so many bytes.
@@ -116,6 +120,9 @@ impl BlockBuilder {
     /// and this one.
     pub fn row(&mut self, file: u32, place: u64, gap: u32, raw: u32, source_bytes: u64, target_bytes: u64) {
         let text = (source_bytes + target_bytes) as u32;
+        if let Some(file) = &mut self.read_once {
+            file.passed(u64::from(gap) + u64::from(raw));
+        }
         self.facts.rows += 1;
         self.facts.longest_source = self.facts.longest_source.max(source_bytes);
         self.facts.longest_target = self.facts.longest_target.max(target_bytes);

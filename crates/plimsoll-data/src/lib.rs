@@ -36,6 +36,7 @@ mod messages;
 mod order;
 mod pack;
 mod packed;
+mod page_cache;
 mod pages;
 mod pairs;
 mod parquet_cells;
@@ -69,7 +70,7 @@ pub use loader::{BatchFacts, LOADER_STACK_BYTES, Loader, LoaderSettings, Ranks, 
 pub use messages::Message;
 pub use order::{Order, WINDOW_BLOCKS};
 pub use recipe::{Long, Recipe};
-pub use sources::Sources;
+pub use sources::{Opening, Sources};
 pub use tokenizer::{TEXT_BYTES_PER_TOKEN, TextTokenizer};
 pub use vocabulary::{
     Characters, Dropped, Fed, Phase, Pruned, TokenizerFiles, Vocabulary, VocabularyModel, VocabularySettings,

@@ -71,6 +71,11 @@ impl FrameScratch {
 }
 
 impl Frames {
+    /// The file that they lie in.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The frames of `original`, if they were made before.
     pub fn find(original: &Path, folder: &Path) -> Option<Frames> {
         Frames::open(place_of(original, folder).ok()?).ok()

@@ -38,6 +38,11 @@ impl RowFile {
         (size_of_val(&*self.header) + names) as u64 + self.frames.as_ref().map_or(0, Frames::heap_bytes)
     }
 
+    /// What is read instead of the file, where it is packed.
+    pub fn frames_path(&self) -> Option<&Path> {
+        self.frames.as_ref().map(Frames::path)
+    }
+
     /// Bytes on the disk beside the file itself.
     pub fn disk_bytes(&self) -> u64 {
         self.frames.as_ref().map_or(0, Frames::disk_bytes)

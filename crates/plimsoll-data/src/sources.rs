@@ -4,6 +4,7 @@
 //! open and no text. They know nothing of order, tokens and batches.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arrow_file::{self, ArrowFile, ArrowScratch};
 use crate::columns::{ChosenColumns, Columns};
@@ -11,6 +12,7 @@ use crate::form::Form;
 use crate::layout::{Block, BlockBuilder, DataFacts, PARQUET_BLOCK, block_target};
 use crate::order::mix;
 use crate::packed::Packing;
+use crate::page_cache::{self, LET_GO_EVERY, READ_AHEAD, ReadOnce};
 use crate::parquet_file::{self, ParquetFile};
 use crate::rows::{self, RowFile, RowScratch, Scan};
 use crate::window::{RowPlace, Texts};
@@ -23,6 +25,23 @@ pub struct Sources {
     blocks: Box<[Block]>,
     columns: ChosenColumns,
     facts: DataFacts,
+    /// Bytes that were read since pages were let go, where they are.
+    read: Option<AtomicU64>,
+}
+
+/// How files are opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// Where packed files are unpacked to.
+    pub folder: Option<&'a Path>,
+    /// Bytes of files that the kernel may keep in memory for us. Where the files are larger, hardly any of them stay.
+    pub cached: u64,
+}
+
+impl Default for Opening<'_> {
+    fn default() -> Self {
+        Opening { folder: None, cached: u64::MAX }
+    }
 }
 
 #[derive(Debug)]
@@ -52,28 +71,41 @@ impl Sources {
         Sources::open_kind(patterns, Kind::Pairs, wanted)
     }
 
-    /// As [`Sources::open_in`], with no folder for what is unpacked.
+    /// As [`Sources::open_with`], with no folder for what is unpacked.
     pub fn open_kind(patterns: &[PathBuf], kind: Kind, wanted: Columns) -> Result<Sources, DataError> {
         Sources::open_in(patterns, kind, wanted, None)
     }
 
-    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them. Packed ones
-    /// are unpacked once into `folder`, in frames that can be entered anywhere.
+    /// As [`Sources::open_with`]; all pages of files may stay.
     pub fn open_in(
         patterns: &[PathBuf],
         kind: Kind,
         wanted: Columns,
         folder: Option<&Path>,
     ) -> Result<Sources, DataError> {
+        Sources::open_with(patterns, kind, wanted, Opening { folder, ..Opening::default() })
+    }
+
+    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them. Packed ones
+    /// are unpacked once into a folder, in frames that can be entered anywhere.
+    pub fn open_with(
+        patterns: &[PathBuf],
+        kind: Kind,
+        wanted: Columns,
+        Opening { folder, cached }: Opening<'_>,
+    ) -> Result<Sources, DataError> {
         let paths = expand(patterns)?;
-        let mut bytes = 0;
+        let (mut bytes, mut stored) = (0, 0);
         for path in &paths {
             let (_, packing) = format(path)?;
             if packing.is_some() && folder.is_none() {
                 return Err(DataError::NoFolder { path: path.clone() });
             }
-            bytes += fs_err::metadata(path)?.len() * if packing.is_some() { UNPACKED } else { 1 };
+            let length = fs_err::metadata(path)?.len();
+            bytes += length * if packing.is_some() { UNPACKED } else { 1 };
+            stored += length;
         }
+        let read = (stored > cached).then(|| AtomicU64::new(0));
         let target = block_target(bytes);
         let mut builder = BlockBuilder::new(target);
         let mut chosen = None;
@@ -82,6 +114,7 @@ impl Sources {
             let file = number as u32;
             let (chosen, builder) = (&mut chosen, &mut builder);
             let (format, packing) = format(path)?;
+            builder.read_once = read.as_ref().map(|_| ReadOnce::new(path)).transpose()?;
             builder.aim_at(if matches!(format, Format::Parquet) { target.max(PARQUET_BLOCK) } else { target });
             let kept = match format {
                 Format::Rows(form) => {
@@ -96,7 +129,7 @@ impl Sources {
         let (blocks, mut facts) = builder.finish();
         facts.files = files.len() as u64;
         match chosen {
-            Some(columns) if facts.rows > 0 => Ok(Sources { files: files.into(), blocks, columns, facts }),
+            Some(columns) if facts.rows > 0 => Ok(Sources { files: files.into(), blocks, columns, facts, read }),
             _ => Err(DataError::NoRows {
                 files: files.len(),
                 path: files.first().map(|f| f.path.clone()).unwrap_or_default(),
@@ -194,6 +227,20 @@ impl Sources {
         DataError::Row { path: file.path.clone(), place, error: Box::new(error) }
     }
 
+    /// Now and then lets the pages of all files go, where they are not to stay.
+    fn let_go_behind(&self, bytes: u64) -> Result<(), DataError> {
+        let Some(read) = &self.read else { return Ok(()) };
+        if read.fetch_add(bytes, Ordering::Relaxed) + bytes < LET_GO_EVERY {
+            return Ok(());
+        }
+        read.store(0, Ordering::Relaxed);
+        for file in &self.files {
+            let frames = if let Kept::Rows(kept) = &file.kept { kept.frames_path() } else { None };
+            page_cache::let_go(frames.unwrap_or(&file.path))?;
+        }
+        Ok(())
+    }
+
     /// Appends the rows of a block to `texts`.
     pub(crate) fn read_block(
         &self,
@@ -203,6 +250,9 @@ impl Sources {
     ) -> Result<(), DataError> {
         let block = self.blocks[number];
         let file = &self.files[block.file as usize];
+        let pages = [&self.facts.source_pages, &self.facts.target_pages, &self.facts.input_pages];
+        let more = READ_AHEAD + pages.iter().map(|pages| pages.largest_stored).sum::<u64>();
+        self.let_go_behind(u64::from(block.raw_bytes) + more)?;
         match &file.kept {
             Kept::Rows(kept) => rows::read(&file.path, kept, &self.columns, block, &mut scratch.rows, texts),
             Kept::Parquet(kept) => parquet_file::read(&file.path, kept, &self.columns, block, texts),

@@ -29,7 +29,7 @@ class DataLoader:
     >>> loader.load_state_dict(torch.load("loader.pt"))   # goes on with the batch behind the last one handed out
 
     What is read
-        files: path, pattern or list of them (.jsonl, .csv, .tsv, .txt, .parquet; .gz and .zst with `cache_dir`).
+        files: path, pattern or list of them (.jsonl, .csv, .tsv, .txt, .parquet, .arrow; .gz and .zst with `cache_dir`).
         tokenizer: a model folder, or its tokenizer.json.
         kind: "text", "chat" (by the folder's chat template, with labels on the assistant's part) or "pairs".
         columns: {"source": ..., "target": ...}, or the name of the source alone; guessed from usual names if absent.
@@ -37,8 +37,8 @@ class DataLoader:
     Samples
         max_len: tokens of a sample; of pairs, of the source, and of the target unless `max_target_len` is given.
         packed: several texts or chats in a sample, none of which sees another.
-        long: a text of more than `max_len` tokens is "split" into samples, "cut", or left out ("drop"). Chats are cut unless they are to be
-            left out; pairs are cut.
+        long: a text of more than `max_len` tokens is "split" into samples, "cut", or left out ("drop"); a chat is cut
+            unless it is to be left out, and pairs are always cut.
         eos_id, pad_id, bos_id, chat_template: instead of what the model folder says.
 
     Order
@@ -301,12 +301,12 @@ class DataLoader:
             if state[name] != own:
                 raise ValueError(f"the state is of another stream: its `{name}` is {state[name]}, this loader's is {own}")
         place: list[Any] = [state.get(name) for name in _STATE_PLACE]
-        epoch, position, piece = place
+        epoch, position, piece, sample = place
         rows = self._opened().rows
-        for number, most in ((epoch, None), (position, rows), (piece, None)):
+        for number, most in ((epoch, None), (position, rows), (piece, None), (sample, None)):
             if type(number) is not int or number < 0 or (most is not None and number > most):
-                raise ValueError(f"the state has the place {(epoch, position, piece)}, and the data have {rows} rows")
-        self._place = (epoch, position, piece)
+                raise ValueError(f"the state has the place {tuple(place)}, and the data have {rows} rows")
+        self._place = (epoch, position, piece, sample)
 
 
 def _one_of(name: str, value: str, expected: tuple[str, ...]) -> None:

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    ChatTemplate, Columns, DataError, Kind, Lengths, Long, Order, Recipe, SAMPLE_ROWS, Sources, TextTokenizer,
+    ChatTemplate, Columns, DataError, Kind, Lengths, Long, Opening, Order, Recipe, SAMPLE_ROWS, Sources, TextTokenizer,
     count_samples, suggest_length, suggest_lengths,
 };
+use plimsoll_machine::{Headroom, Root};
 use plimsoll_model::ModelFolder;
 use plimsoll_plan::program::Job;
 use plimsoll_plan::spec::ModelSpec;
@@ -24,9 +25,13 @@ const LONGEST_SAMPLE: usize = 1024;
 /// Most new tokens of an answer to a chat's prompt during evaluation.
 const NEW_TOKENS: usize = 64;
 
-/// Opens data; what is packed is unpacked into the cache, where it stays for the next run.
+/// Opens data; what is packed is unpacked into the cache, where it stays for the next run. The kernel may keep files in half of
+/// the memory that can be had: what is larger would only push out other pages, and in a cgroup those of the run itself.
 pub fn open(files: &[PathBuf], kind: Kind, columns: Columns) -> Result<Sources, DataError> {
-    Sources::open_in(files, kind, columns, Some(&cache_folder().join("data")))
+    let usable = Headroom::find(&Root::system()).and_then(|headroom| headroom.read());
+    let cached = usable.map_or(u64::MAX, |bytes| bytes.0 / 2);
+    let folder = cache_folder().join("data");
+    Sources::open_with(files, kind, columns, Opening { folder: Some(&folder), cached })
 }
 
 /// Opens the training data as what the job says, or as what the model and the columns ask for.
