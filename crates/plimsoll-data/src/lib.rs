@@ -69,6 +69,7 @@ pub use lengths::{Lengths, SAMPLE_ROWS, suggest_length, suggest_lengths};
 pub use loader::{BatchFacts, LOADER_STACK_BYTES, Loader, LoaderSettings, Ranks, ThreadHook};
 pub use messages::Message;
 pub use order::{Order, WINDOW_BLOCKS};
+pub use pack::documents_of;
 pub use recipe::{Long, Recipe};
 pub use sources::{Opening, Sources};
 pub use tokenizer::{TEXT_BYTES_PER_TOKEN, TextTokenizer};

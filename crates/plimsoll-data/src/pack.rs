@@ -13,6 +13,14 @@ const GROUP_SAMPLES: usize = 64;
 /// Documents of a group at most.
 const GROUP_DOCUMENTS: usize = 4096;
 
+/// Rows that a document of a packed sample has on average, or the sample ends before it is full.
+const LEAST_DOCUMENT: usize = 8;
+
+/// Documents that a sample of so many tokens has room for.
+pub fn documents_of(packed: bool, tokens: usize) -> usize {
+    if packed { tokens.div_ceil(LEAST_DOCUMENT).max(2) } else { 1 }
+}
+
 /// How much a sample may hold, and so a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackRoom {

@@ -3,12 +3,12 @@
 //! One test function, since the count is of the whole process. `cargo test --test heap -- --nocapture` prints the
 //! measurements that the constants in `heap.rs` rest on.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, DictionaryArray, RecordBatch, StringArray};
@@ -26,53 +26,7 @@ use tokenizers::pre_tokenizers::metaspace::Metaspace;
 use tokenizers::pre_tokenizers::whitespace::Whitespace;
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-struct Counting;
-
-static LIVE: AtomicU64 = AtomicU64::new(0);
-static PEAK: AtomicU64 = AtomicU64::new(0);
-thread_local! {
-    static MINE: Cell<u64> = const { Cell::new(0) };
-}
-
-fn took(bytes: usize) {
-    let live = LIVE.fetch_add(bytes as u64, Relaxed) + bytes as u64;
-    PEAK.fetch_max(live, Relaxed);
-    let _ = MINE.try_with(|n| n.set(n.get() + 1));
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged; counting touches no allocated memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new: usize) -> *mut u8 {
-        // Old and new may exist together while the bytes are moved.
-        took(new);
-        LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.realloc(at, layout, new) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The most heap above the present while `work` runs.
-fn peak_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let out = work();
-    (PEAK.load(Relaxed) - before, out)
-}
+use counting::{LIVE, MINE, PEAK, peak_of};
 
 fn sentence(i: usize, words: usize) -> String {
     (0..words).map(|k| format!("word{} ", (i * 31 + k * 17) % 997)).collect()

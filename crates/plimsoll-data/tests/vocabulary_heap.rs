@@ -3,47 +3,14 @@
 //! One test function, since the count is of the whole process. `cargo test --test vocabulary_heap -- --nocapture` prints the
 //! measurements that the constants in `vocabulary/cost.rs` rest on.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting;
+
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use plimsoll_data::*;
 
-struct Counting;
-
-static LIVE: AtomicU64 = AtomicU64::new(0);
-static PEAK: AtomicU64 = AtomicU64::new(0);
-
-fn took(bytes: usize) {
-    let live = LIVE.fetch_add(bytes as u64, Relaxed) + bytes as u64;
-    PEAK.fetch_max(live, Relaxed);
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged; counting touches no allocated memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new: usize) -> *mut u8 {
-        // Old and new may exist together while the bytes are moved.
-        took(new);
-        LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.realloc(at, layout, new) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::{LIVE, PEAK};
 
 /// splitmix64.
 fn draw(state: &mut u64) -> u64 {

@@ -6,7 +6,7 @@
 
 use std::mem::ManuallyDrop;
 
-use plimsoll_data::{Cursor, Loader, LoaderSettings, Order, Ranks};
+use plimsoll_data::{Cursor, Loader, LoaderSettings, Order, Ranks, documents_of};
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 use pyo3::prelude::*;
 
@@ -14,9 +14,6 @@ use crate::batch::{Batch, Labels, Layout, Rows};
 use crate::data::Data;
 use crate::fault::data_fault;
 use crate::wording::Wording;
-
-/// Rows of a document that a packed sample has room for, at least; as `plimsoll train` has it.
-const LEAST_DOCUMENT: usize = 8;
 
 /// Epoch, position, piece and sample of a cursor.
 type Place = (u64, u64, u64, u64);
@@ -98,7 +95,7 @@ impl Pass {
         world_size: usize,
         drop_last: bool,
     ) -> PyResult<Pass> {
-        let documents = if packed { source_len.div_ceil(LEAST_DOCUMENT).max(2) } else { 1 };
+        let documents = documents_of(packed, source_len);
         let shape = BatchShape { samples: batch_size, source_len, target_len, documents };
         let order = Order::new(seed, shuffle);
         let order = window.map_or(order, |blocks| order.with_window(blocks));

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{Kind, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, loader_heap, tokenizer_effort};
+use plimsoll_data::{
+    Kind, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, documents_of, loader_heap, tokenizer_effort,
+};
 use plimsoll_engine::cuda::{Card, Hold};
 use plimsoll_engine::simd;
 use plimsoll_machine::{Bytes, Root, gpu_memory_used, own_mapped_files, own_memory, process_memory};
@@ -162,7 +164,7 @@ pub fn prepare_and<T>(
     remarks.extend(recipe.remark());
     let (source_len, target_len) = samples::lengths(settings, &spec, &sources, &tokenizer, &recipe, &mut remarks)?;
     let effective_batch = settings.effective_batch as usize;
-    let documents = samples::documents(settings.packed, source_len);
+    let documents = documents_of(settings.packed, source_len);
     let order = Order::new(settings.seed, settings.shuffle).with_window(settings.window as usize);
     let job = Job {
         train: settings.train_spec(&spec)?,

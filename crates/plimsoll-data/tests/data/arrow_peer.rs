@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_data::*;
 use tempfile::tempdir;
 
-use crate::fixture::python;
+use crate::fixture::{CHAT_ROWS, python};
 use crate::jsonl::all_rows;
 
 /// Runs a script; where there is nothing to run it with, why.
@@ -119,20 +119,7 @@ fn files_and_streams_written_by_pyarrow_give_the_rows_that_went_in() {
 }
 
 const CHATS: &str = r#"
-import json, sys
 import pyarrow as pa, pyarrow.ipc as ipc
-out = sys.argv[1]
-names = {"user": "human", "assistant": "gpt", "system": "system"}
-rows = []
-for i in range(700):
-    row = [{"role": "system", "content": f"be {i}"}] if i % 3 == 0 else []
-    for turn in range(1 + i % 4):
-        row += [{"role": "user", "content": f"q{i}.{turn} " + "é\n" * (i % 40)}, {"role": "assistant", "content": "" if i == 5 else f"a{i}"}]
-    rows.append(row)
-rows[17][-1]["content"] = "long " * 100000
-with open(out + "/rows.jsonl", "w") as f:
-    for r in rows:
-        f.write(json.dumps({"messages": r}) + "\n")
 def write(name, columns, codec=None, chunk=300):
     table, options = pa.table(columns), ipc.IpcWriteOptions(compression=codec)
     with ipc.new_file(f"{out}/{name}.feather", table.schema, options=options) as w:
@@ -166,7 +153,7 @@ write("alpaca", {"instruction": ["a", "b"], "input": ["c", None], "output": ["d"
 #[test]
 fn chats_written_by_pyarrow_are_those_of_the_json_lines() {
     let dir = tempdir().unwrap();
-    if let Err(why) = run(CHATS, dir.path()) {
+    if let Err(why) = run(&format!("{CHAT_ROWS}{CHATS}"), dir.path()) {
         return println!("skipped: {why}");
     }
     let open = |name: &str| Sources::open_kind(&[dir.path().join(name)], Kind::Chat, Columns::default());

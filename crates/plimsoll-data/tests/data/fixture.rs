@@ -186,3 +186,20 @@ pub fn take(loader: &mut Loader, shape: BatchShape, batches: usize) -> Vec<Batch
         })
         .collect()
 }
+
+/// Python that makes `rows`, conversations, and writes them to `rows.jsonl` in the folder `out` that it is given.
+pub const CHAT_ROWS: &str = r#"
+import json, sys
+out = sys.argv[1]
+names = {"user": "human", "assistant": "gpt", "system": "system"}
+rows = []
+for i in range(700):
+    row = [{"role": "system", "content": f"be {i}"}] if i % 3 == 0 else []
+    for turn in range(1 + i % 4):
+        row += [{"role": "user", "content": f"q{i}.{turn} " + "é\n" * (i % 40)}, {"role": "assistant", "content": "" if i == 5 else f"a{i}"}]
+    rows.append(row)
+rows[17][-1]["content"] = "long " * 100000
+with open(out + "/rows.jsonl", "w") as f:
+    for r in rows:
+        f.write(json.dumps({"messages": r}) + "\n")
+"#;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_data::*;
 use tempfile::tempdir;
 
-use crate::fixture::python;
+use crate::fixture::{CHAT_ROWS, python};
 use crate::jsonl::all_rows;
 
 const SCRIPT: &str = r#"
@@ -61,20 +61,7 @@ fn files_written_by_pyarrow_give_the_rows_that_went_in() {
 }
 
 const CHATS: &str = r#"
-import json, sys
 import pyarrow as pa, pyarrow.parquet as pq
-out = sys.argv[1]
-names = {"user": "human", "assistant": "gpt", "system": "system"}
-rows = []
-for i in range(700):
-    row = [{"role": "system", "content": f"be {i}"}] if i % 3 == 0 else []
-    for turn in range(1 + i % 4):
-        row += [{"role": "user", "content": f"q{i}.{turn} " + "é\n" * (i % 40)}, {"role": "assistant", "content": "" if i == 5 else f"a{i}"}]
-    rows.append(row)
-rows[17][-1]["content"] = "long " * 100000
-with open(out + "/rows.jsonl", "w") as f:
-    for r in rows:
-        f.write(json.dumps({"messages": r}) + "\n")
 share = [[{"value": m["content"], "weight": 1, "from": names[m["role"]]} for m in r] for r in rows]
 with open(out + "/share.jsonl", "w") as f:
     for r in share:
@@ -101,7 +88,7 @@ fn chats_written_by_pyarrow_are_those_of_the_json_lines() {
         Err(why) => return println!("skipped: {why}"),
     };
     let dir = tempdir().unwrap();
-    let done = Command::new(&python).args(["-c", CHATS]).arg(dir.path()).output().unwrap();
+    let done = Command::new(&python).args(["-c", &format!("{CHAT_ROWS}{CHATS}")]).arg(dir.path()).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let open = |name: &str| Sources::open_kind(&[dir.path().join(name)], Kind::Chat, Columns::default());
     let expected = all_rows(Arc::new(open("rows.jsonl").unwrap()));

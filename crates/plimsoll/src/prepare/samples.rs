@@ -18,8 +18,6 @@ use crate::rates::cache_folder;
 use crate::render::{Fail, OrFail};
 use crate::settings::{Settings, kind_name};
 
-/// Documents that a packed sample has room for have so many tokens each, or the sample ends early.
-const LEAST_DOCUMENT: usize = 8;
 /// Most tokens of a sample that nobody gave a length for.
 const LONGEST_SAMPLE: usize = 1024;
 /// Most new tokens of an answer to a chat's prompt during evaluation.
@@ -95,11 +93,6 @@ pub fn recipe_for(kind: Kind, long: Long, folder: &ModelFolder, tokenizer: &Text
             if drops { recipe.dropping() } else { recipe }
         }
     })
-}
-
-/// Documents that a sample has room for.
-pub fn documents(packed: bool, tokens: usize) -> usize {
-    if packed { tokens.div_ceil(LEAST_DOCUMENT).max(2) } else { 1 }
 }
 
 /// New tokens of an answer during evaluation; texts are not answered.

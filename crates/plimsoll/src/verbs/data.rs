@@ -9,7 +9,7 @@ use plimsoll_machine::Bytes;
 use plimsoll_model::ModelFolder;
 use serde::Serialize;
 
-use crate::args::{DataArgs, DataVerb, InspectArgs};
+use crate::args::{DataArgs, DataVerb, InspectArgs, RowArgs};
 use crate::prepare::samples;
 use crate::render::{self, Fail, OrFail};
 use crate::settings::{kind_name, kind_named};
@@ -69,8 +69,7 @@ struct Cut {
 }
 
 fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
-    let columns = Columns { source: args.source.clone(), target: args.target.clone() };
-    let (sources, kind) = open(&args.files, args.kind.as_deref(), &columns)?;
+    let (sources, kind) = open(&args.files, &args.rows_of)?;
     let tokenizer = args.model.as_ref().map(|dir| tokenizer_of(&ModelFolder::open(dir).or_usage()?)).transpose()?;
     if args.max_len.is_some() && tokenizer.is_none() {
         return Err(Fail::usage("`--max-len` counts tokens").hint("say whose: `--model DIR`"));
@@ -94,9 +93,10 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
 }
 
 /// The data as what was said, or as the first kind that its columns are.
-pub(super) fn open(files: &[PathBuf], kind: Option<&str>, columns: &Columns) -> Result<(Sources, Kind), Fail> {
-    let open = |kind: Kind| samples::open(files, kind, columns.clone());
-    if let Some(name) = kind {
+pub(super) fn open(files: &[PathBuf], rows: &RowArgs) -> Result<(Sources, Kind), Fail> {
+    let columns = || Columns { source: rows.source.clone(), target: rows.target.clone() };
+    let open = |kind: Kind| samples::open(files, kind, columns());
+    if let Some(name) = &rows.kind {
         let wrong = || Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{name}`"));
         let kind = kind_named(name).ok_or_else(wrong)?;
         return Ok((open(kind).or_usage()?, kind));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use plimsoll_data::{Columns, DataError, Phase, Vocabulary, VocabularyModel, VocabularySettings, train_tokenizer};
+use plimsoll_data::{DataError, Phase, Vocabulary, VocabularyModel, VocabularySettings, train_tokenizer};
 use plimsoll_machine::Bytes;
 use plimsoll_recover::atomic_write;
 use serde::Serialize;
@@ -36,8 +36,7 @@ pub(super) fn run(args: &TokenizerArgs) -> Result<(), Fail> {
     let model = model_named(&args.model)?;
     let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| args.out.join(name));
     refuse_existing(&files, args.force)?;
-    let columns = Columns { source: args.source.clone(), target: args.target.clone() };
-    let (sources, kind) = open(&args.files, args.kind.as_deref(), &columns)?;
+    let (sources, kind) = open(&args.files, &args.rows_of)?;
     let usual = if model == VocabularyModel::Unigram { 1 } else { 2 };
     let settings = VocabularySettings {
         model,

@@ -1,0 +1,121 @@
+//! The arguments of `plimsoll data`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use plimsoll_machine::Bytes;
+
+use super::Count;
+
+/// `plimsoll data`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll data inspect pairs.jsonl      rows, columns, lengths, repeats, and whether a shuffle mixes them
+  plimsoll data tokenizer pairs.jsonl --out tokenizer      a vocabulary of its words, as a tokenizer.json")]
+pub struct DataArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub verb: DataVerb,
+}
+
+/// What `plimsoll data` does.
+#[derive(Debug, Subcommand)]
+pub enum DataVerb {
+    /// Say what is in files: rows, columns, lengths, repeats, and whether a shuffle mixes them
+    Inspect(InspectArgs),
+    /// Train a tokenizer on the texts of files
+    Tokenizer(TokenizerArgs),
+}
+
+/// `plimsoll data inspect`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll data inspect pairs.jsonl                            lengths in bytes
+  plimsoll data inspect 'chats/*.csv.gz' --model models/qwen --max-len 1024   and in tokens
+  plimsoll data inspect texts.txt --json                       the same, for programs")]
+pub struct InspectArgs {
+    /// Files or patterns
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Model folder whose tokenizer counts tokens
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// What a row is made of
+    #[command(flatten)]
+    pub rows_of: RowArgs,
+    /// Say how many rows have more tokens than this
+    #[arg(long, value_name = "N")]
+    pub max_len: Option<Count>,
+    /// Blocks of a shuffle window to judge [default: 64]
+    #[arg(long, value_name = "N")]
+    pub window: Option<Count>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `plimsoll data tokenizer`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Pairs are read with both sides, chats with the contents of their messages. Words are counted within `--memory`: what does
+not fit, the rarest, is left out and told. The same data and settings give the same files.
+
+Examples:
+  plimsoll data tokenizer pairs.jsonl --out tokenizer                     bytes merged to 32000 tokens, as in GPT-2
+  plimsoll data tokenizer 'texts/*.txt.gz' --model unigram --vocab 8000 --out tokenizer    as in T5
+  plimsoll data tokenizer chats.jsonl --special '<|im_start|>' --special 'eos=<|im_end|>' --out tokenizer
+  plimsoll data tokenizer big.parquet --rows 1000000 --seed 7 --memory 2GiB --out tokenizer --json")]
+pub struct TokenizerArgs {
+    /// Files or patterns
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Folder to write `tokenizer.json` and `tokenizer_config.json` into
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// How the vocabulary is made: bytes merged (GPT-2), pieces with probabilities (T5), characters merged (BERT)
+    #[arg(long, value_name = "bpe|unigram|wordpiece", default_value = "bpe")]
+    pub model: String,
+    /// Tokens at most, special ones included
+    #[arg(long, value_name = "N", default_value = "32000")]
+    pub vocab: Count,
+    /// One more special token; `ROLE=TOKEN` is the one for a role (pad, eos, unk, bos, cls, sep, mask); may be repeated
+    #[arg(long, value_name = "TOKEN")]
+    pub special: Vec<String>,
+    /// Least occurrences of a pair to be merged, or of a word that unigram looks at [default: 2, unigram 1]
+    #[arg(long, value_name = "N")]
+    pub min_frequency: Option<Count>,
+    /// Most memory for counting words and for training on them
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    pub memory: Bytes,
+    /// Rows to read, drawn at random [default: all]
+    #[arg(long, value_name = "N")]
+    pub rows: Option<Count>,
+    /// Seed of that draw
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What a row is made of
+    #[command(flatten)]
+    pub rows_of: RowArgs,
+    /// Write over files that are there
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a row of files is made of.
+#[derive(Debug, Args)]
+pub struct RowArgs {
+    /// What a row is [default: by the columns]
+    #[arg(long, value_name = "pairs|chat|text")]
+    pub kind: Option<String>,
+    /// Column that the model reads [default: guessed]
+    #[arg(long, value_name = "COL")]
+    pub source: Option<String>,
+    /// Column that the model learns to write [default: guessed]
+    #[arg(long, value_name = "COL")]
+    pub target: Option<String>,
+}
