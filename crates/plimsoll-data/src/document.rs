@@ -4,6 +4,9 @@
 //! and of a text that is cut, one token more than a sample has rows is kept, since the last is only a label. It knows no
 //! order, threads and batches.
 
+use std::fmt;
+
+use crate::memo::Memo;
 use crate::tokenizer::{clip, clip_bytes};
 use crate::{ChatTemplate, DataError, Kind, Message, Recipe, TextTokenizer};
 
@@ -11,12 +14,20 @@ use crate::{ChatTemplate, DataError, Kind, Message, Recipe, TextTokenizer};
 pub(crate) const TRAINED: u32 = 1 << 31;
 
 /// Tokens of one document, or of a part of a long text.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Tokens {
     /// Ids, with [`TRAINED`] where they are.
     pub words: Vec<u32>,
     /// Something was left out.
     pub cut: bool,
+    /// Words that were tokenised before, where there is a thread that has them.
+    pub memo: Option<Memo>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("words", &self.words).field("cut", &self.cut).finish_non_exhaustive()
+    }
 }
 
 /// Which part of its row a text is.
@@ -92,23 +103,17 @@ fn plain(
     part: Part,
     out: &mut Tokens,
 ) -> Result<(), DataError> {
-    let seen = if recipe.splits() { text } else { clip(text, rows + 1) };
-    let encoding = tokenizer.encode_ids(seen, part.first)?;
-    let mut ids = encoding.get_ids();
-    if part.first {
-        if tokenizer.appends_eos() {
-            ids = ids.split_last().map_or(ids, |(_, before)| before);
-        }
-        if let Some(bos) = recipe.bos_id().filter(|bos| ids.first() != Some(bos)) {
-            out.words.push(bos | TRAINED);
-        }
+    let (seen, most) = if recipe.splits() { (text, usize::MAX) } else { (clip(text, rows + 1), rows + 1) };
+    let more = tokenizer.append(&mut out.memo, seen, part.first, most, &mut out.words)?;
+    if let Some(bos) = recipe.bos_id().filter(|bos| part.first && out.words.first() != Some(bos)) {
+        out.words.insert(0, bos);
     }
-    out.words.extend(ids.iter().map(|id| id | TRAINED));
     if part.last {
-        out.words.push(tokenizer.eos_id() | TRAINED);
+        out.words.push(tokenizer.eos_id());
     }
+    out.words.iter_mut().for_each(|word| *word |= TRAINED);
     if !recipe.splits() {
-        out.cut = seen.len() < text.len() || out.words.len() > rows + 1;
+        out.cut = more || seen.len() < text.len() || out.words.len() > rows + 1;
         out.words.truncate(rows + 1);
     }
     Ok(())

@@ -155,7 +155,8 @@ fn work(shared: &Shared, hook: Option<ThreadHook>) {
 /// Takes one part after the other: the text under the feed's lock, the tokenising outside of it.
 fn produce(shared: &Shared) {
     let mut text = String::new();
-    let mut tokens = Tokens::default();
+    let memo = if shared.recipe.kind() == Kind::Text { shared.tokenizer.memo() } else { None };
+    let mut tokens = Tokens { memo, ..Tokens::default() };
     loop {
         let (taken, cut) = match shared.take(&mut text) {
             Ok(Some(taken)) => taken,

@@ -80,6 +80,9 @@ pub struct LoadFacts {
     /// Heap that the tokenizer takes for each byte (by weight) of the text in work.
     #[serde(default = "most_effort")]
     pub tokenizer_effort: u64,
+    /// Heap of the words that a thread remembers.
+    #[serde(default)]
+    pub memo_bytes: u64,
 }
 
 fn most_effort() -> u64 {
@@ -96,6 +99,11 @@ impl LoadFacts {
     /// The facts for a tokenizer whose effort was measured ([`crate::tokenizer_effort`]).
     pub fn with_effort(self, tokenizer_effort: u64) -> LoadFacts {
         LoadFacts { tokenizer_effort, ..self }
+    }
+
+    /// The facts for a tokenizer that remembers words ([`crate::TextTokenizer::memo_bytes`]).
+    pub fn with_memo(self, memo_bytes: u64) -> LoadFacts {
+        LoadFacts { memo_bytes, ..self }
     }
 
     /// Heap of [`crate::RowTexts`] (in file order), its sources not included.
@@ -117,6 +125,7 @@ impl Sources {
             kind: self.kind(),
             template_bytes: 0,
             tokenizer_effort: TOKENIZER_BYTES_PER_TEXT_BYTE,
+            memo_bytes: 0,
         }
     }
 }
@@ -198,6 +207,7 @@ fn thread_bytes(load: &LoadFacts, shape: BatchShape) -> u64 {
     held(facts.longest_source, shape.source_len)
         + held(facts.longest_target, shape.target_len)
         + heaviest * load.tokenizer_effort
+        + load.memo_bytes
         + THREAD_BYTES
 }
 
@@ -218,5 +228,8 @@ fn text_thread_bytes(load: &LoadFacts, shape: BatchShape) -> u64 {
     let facts = &load.data;
     let most = clip_bytes(shape.source_len + 1) as u64;
     let weight = (facts.longest_source * MOST_WEIGHT as u64).min(most);
-    3 * facts.longest_source.min(most) + weight * (load.tokenizer_effort + TOKENS_BYTES_PER_TEXT_BYTE) + THREAD_BYTES
+    3 * facts.longest_source.min(most)
+        + weight * (load.tokenizer_effort + TOKENS_BYTES_PER_TEXT_BYTE)
+        + load.memo_bytes
+        + THREAD_BYTES
 }

@@ -206,6 +206,7 @@ fn produce(shared: &Shared) {
     let mut target = String::with_capacity(shared.longest_texts[1]);
     let mut source_tokens = Vec::with_capacity(shape.source_len);
     let mut target_tokens = Vec::with_capacity(shape.target_len);
+    let mut memo = shared.tokenizer.memo();
     loop {
         let mut feed = lock(&shared.feed);
         let ticket = feed.ticket;
@@ -232,8 +233,8 @@ fn produce(shared: &Shared) {
 
         let tokenizer = &shared.tokenizer;
         let encoded = tokenizer
-            .encode(&source, shape.source_len, &mut source_tokens)
-            .and_then(|s| Ok(s | tokenizer.encode(&target, shape.target_len, &mut target_tokens)?));
+            .encode_by(&mut memo, &source, shape.source_len, &mut source_tokens)
+            .and_then(|s| Ok(s | tokenizer.encode_by(&mut memo, &target, shape.target_len, &mut target_tokens)?));
         match encoded {
             Ok(truncated) => cut |= truncated,
             Err(error) => return shared.fail(ticket, error),

@@ -1,9 +1,9 @@
 //! Text to tokens and back, by the model's own `tokenizer.json`.
 //!
 //! Invariant: each sequence ends in the end-of-sequence token and has at most `max_len` tokens; no id is outside the
-//! model's vocabulary. Nothing is remembered between texts (the library's word caches are off), so a thread's memory is
-//! bounded by one text, and a text is cut to [`TEXT_BYTES_PER_TOKEN`] bytes for each token that may be kept. Texts are
-//! encoded one by one: the library starts no threads.
+//! model's vocabulary. Nothing is remembered between texts but in a [`Memo`] of fixed size (the library's word caches are off), so
+//! a thread's memory is bounded by one text, and a text is cut to [`TEXT_BYTES_PER_TOKEN`] bytes for each token that may be kept.
+//! Texts are encoded one by one: the library starts no threads.
 
 use std::fmt;
 use std::path::Path;
@@ -12,6 +12,8 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::{Encoding, Model, Tokenizer};
 
 use crate::DataError;
+use crate::memo::Memo;
+use crate::seams::Seams;
 
 /// Bytes of text looked at for each token that may be kept. English has about 4 bytes a token; a text cut by this rule
 /// has been truncated anyway, unless it is mostly blanks.
@@ -23,6 +25,14 @@ pub struct TextTokenizer {
     eos_id: u32,
     pad_id: u32,
     appends_eos: bool,
+    /// Where texts may be cut, and what the tokenizer puts before and behind them.
+    parts: Option<Parts>,
+}
+
+struct Parts {
+    seams: Seams,
+    before: Box<[u32]>,
+    behind: Box<[u32]>,
 }
 
 impl fmt::Debug for TextTokenizer {
@@ -64,7 +74,18 @@ impl TextTokenizer {
         // Its post-processor shows itself on the empty text, which has no tokens of its own.
         let empty = inner.encode_fast("", true).map_err(unreadable)?;
         let appends_eos = empty.get_ids().last() == Some(&eos_id);
-        Ok(TextTokenizer { inner, eos_id, pad_id, appends_eos })
+        let parts = Seams::of(&inner).and_then(|seams| Parts::probe(&inner, seams));
+        Ok(TextTokenizer { inner, eos_id, pad_id, appends_eos, parts })
+    }
+
+    /// A memo for a thread that tokenises texts; none where texts are tokenised whole.
+    pub fn memo(&self) -> Option<Memo> {
+        self.parts.as_ref().map(|_| Memo::new())
+    }
+
+    /// Heap of the memo of a thread, in bytes.
+    pub fn memo_bytes(&self) -> u64 {
+        self.parts.as_ref().map_or(0, |_| Memo::HEAP_BYTES)
     }
 
     /// The tokenizer's own post-processor ends sequences with the end-of-sequence token.
@@ -85,18 +106,76 @@ impl TextTokenizer {
     /// Replaces `tokens` by those of `text`, at most `max_len` (at least 1) with the end of sequence last. Returns
     /// whether something was cut off.
     pub fn encode(&self, text: &str, max_len: usize, tokens: &mut Vec<u32>) -> Result<bool, DataError> {
+        self.encode_by(&mut None, text, max_len, tokens)
+    }
+
+    /// As [`TextTokenizer::encode`], the same tokens sooner: with a memo.
+    pub fn encode_by(
+        &self,
+        memo: &mut Option<Memo>,
+        text: &str,
+        max_len: usize,
+        tokens: &mut Vec<u32>,
+    ) -> Result<bool, DataError> {
         tokens.clear();
         let max_len = max_len.max(1);
         let seen = clip(text, max_len);
-        let encoding = self.encode_ids(seen, true)?;
-        let mut ids = encoding.get_ids();
-        if self.appends_eos {
-            ids = ids.split_last().map_or(ids, |(_, before)| before);
-        }
-        let kept = ids.len().min(max_len - 1);
-        tokens.extend_from_slice(&ids[..kept]);
+        let more = self.append(memo, seen, true, max_len - 1, tokens)?;
         tokens.push(self.eos_id);
-        Ok(kept < ids.len() || seen.len() < text.len())
+        Ok(more || seen.len() < text.len())
+    }
+
+    /// Appends the first tokens of `text` to `tokens`, at most `most`; where `special`, with those that the tokenizer adds to a
+    /// text, but for its end-of-sequence token. Returns whether there are more.
+    pub(crate) fn append(
+        &self,
+        memo: &mut Option<Memo>,
+        text: &str,
+        special: bool,
+        most: usize,
+        tokens: &mut Vec<u32>,
+    ) -> Result<bool, DataError> {
+        let (end, mut more) = (tokens.len().saturating_add(most), false);
+        let without_eos = |ids: &mut &[u32]| {
+            if special && self.appends_eos {
+                *ids = ids.split_last().map_or(*ids, |(_, before)| before);
+            }
+        };
+        let mut push = |ids: &[u32]| {
+            let kept = ids.len().min(end - tokens.len());
+            tokens.extend_from_slice(&ids[..kept]);
+            more |= kept < ids.len();
+            more
+        };
+        let parts = self.parts.as_ref().filter(|parts| parts.seams.hold_in(text));
+        let (Some(memo), Some(Parts { seams, before, behind })) = (memo, parts) else {
+            let encoding = self.encode_ids(text, special)?;
+            let mut ids = encoding.get_ids();
+            without_eos(&mut ids);
+            return Ok(push(ids));
+        };
+        if special && push(before) {
+            return Ok(true);
+        }
+        let mut start = 0;
+        while start < text.len() {
+            let part = &text[start..seams.part_end(text, start)];
+            let full = match memo.find(part) {
+                Some(ids) => push(ids),
+                None => {
+                    let encoding = self.encode_ids(part, false)?;
+                    memo.keep(part, encoding.get_ids());
+                    push(encoding.get_ids())
+                }
+            };
+            if full {
+                return Ok(true);
+            }
+            start += part.len();
+        }
+        let mut ids = if special { &behind[..] } else { &[] };
+        without_eos(&mut ids);
+        Ok(push(ids))
     }
 
     /// Replaces `tokens` by those of `text`, which a chat template wrote: nothing is added. Of a text with more than
@@ -140,6 +219,21 @@ impl TextTokenizer {
     /// Tokens that the tokenizer knows, special ones included.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
+    }
+}
+
+impl Parts {
+    /// What is put around a text shows itself on two of them; nothing is known of a tokenizer that treats them differently.
+    fn probe(tokenizer: &Tokenizer, seams: Seams) -> Option<Parts> {
+        let around = |text: &str| -> Option<[Box<[u32]>; 2]> {
+            let bare = tokenizer.encode_fast(text, false).ok()?;
+            let whole = tokenizer.encode_fast(text, true).ok()?;
+            let (bare, whole) = (bare.get_ids(), whole.get_ids());
+            let first = whole.windows(bare.len().max(1)).position(|ids| ids == bare)?;
+            Some([whole[..first].into(), whole[first + bare.len()..].into()])
+        };
+        let [before, behind] = around("a")?;
+        (around("Two words")? == [before.clone(), behind.clone()]).then_some(Parts { seams, before, behind })
     }
 }
 

@@ -250,7 +250,12 @@ fn documents_stay_below(
             None => Recipe::text(Long::Split, None),
         };
         let order = Order::new(1, true);
-        let planned = loader_heap(&sources.load_facts(order).with_recipe(&recipe), shape, threads, prefetch);
+        let planned = loader_heap(
+            &sources.load_facts(order).with_recipe(&recipe).with_memo(tokenizer.memo_bytes()),
+            shape,
+            threads,
+            prefetch,
+        );
         let settings = LoaderSettings {
             shape,
             effective_batch: 4,
@@ -314,7 +319,7 @@ fn the_loaders_heap_stays_below_its_formula() {
                 let before = LIVE.load(Relaxed);
                 let sources = open(path);
                 let order = Order::new(1, true);
-                let facts = sources.load_facts(order).with_effort(effort(tokenizer));
+                let facts = sources.load_facts(order).with_effort(effort(tokenizer)).with_memo(tokenizer.memo_bytes());
                 let planned = loader_heap(&facts, shape, threads, prefetch);
                 PEAK.store(LIVE.load(Relaxed), Relaxed);
                 let settings = LoaderSettings {

@@ -202,7 +202,9 @@ pub fn prepare_and<T>(
     let rates = rates::rates(&root, job.threads, job.simd)?;
     let effort = tokenizer_effort(&tokenizer, &|work| heap::peak_of(work));
     heap::trim();
-    let load_facts = |of: &Sources, order| of.load_facts(order).with_recipe(&recipe).with_effort(effort);
+    let memo = tokenizer.memo_bytes();
+    let load_facts =
+        |of: &Sources, order| of.load_facts(order).with_recipe(&recipe).with_effort(effort).with_memo(memo);
     let facts = load_facts(&sources, order);
     let eval_facts = eval.as_ref().map(|of| load_facts(of, Order::new(0, false)));
     let heap_of = |facts: &LoadFacts, samples: usize, threads: usize| {
@@ -335,12 +337,12 @@ fn side_files(model: &Path) -> Result<Bytes, Fail> {
 /// that noise does not change a plan.
 fn loader_rate(sources: &Arc<Sources>, tokenizer: &TextTokenizer, most: usize) -> Result<f64, Fail> {
     let mut rows = RowTexts::new(sources.clone());
-    let (mut tokens, mut best) = (Vec::new(), 1.0f64);
+    let (mut tokens, mut memo, mut best) = (Vec::new(), tokenizer.memo(), 1.0f64);
     for _ in 0..RATE_PASSES {
         let (start, mut made) = (Instant::now(), 0);
         for row in 0..sources.rows().min(RATE_ROWS) {
             tokens.clear();
-            tokenizer.encode(rows.pair(row).or_usage()?.0, most, &mut tokens).or_usage()?;
+            tokenizer.encode_by(&mut memo, rows.pair(row).or_usage()?.0, most, &mut tokens).or_usage()?;
             made += tokens.len();
         }
         best = best.max(made as f64 / start.elapsed().as_secs_f64().max(1e-9));

@@ -16,3 +16,4 @@ mod pyarrow;
 mod stream;
 mod tokenizer;
 mod vocabulary;
+mod words;
