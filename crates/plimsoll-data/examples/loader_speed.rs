@@ -1,22 +1,30 @@
 //! The loader alone, in a process of its own, for `bench/loader`: batches of texts from files, as fast as they come.
 //!
-//!     loader_speed FILE... --tokenizer FOLDER/tokenizer.json [--length 256] [--batch 32] [--threads 2] [--seconds 8] [--order file]
+//!     loader_speed FILE... --tokenizer FOLDER/tokenizer.json [--length 256] [--batch 32] [--threads 2] [--window 64]
+//!                  [--memory MIB] [--seconds 8 | --passes N]
 //!
-//! Prints `began` with the first batch, then a line of JSON with rows and tokens a second.
+//! Prints `began` with the first batch, then a line of JSON: rows and tokens a second, and the MiB that the process has at its end and had
+//! at its peak above those that it had before it opened anything. With `--passes`, a line after each pass. With `--memory`, window and
+//! threads are what that ceiling leaves, and pages of the files do not stay in the page cache.
 
 #![allow(clippy::print_stdout)] // the figures
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{
-    Columns, Cursor, Kind, Loader, LoaderSettings, Long, Order, Ranks, Recipe, Sources, TextTokenizer,
+    Columns, Cursor, Kind, LOADER_CEILING, Loader, LoaderSettings, Long, Opening, Order, Ranks, Recipe, Sources,
+    TextTokenizer, loader_heap, threads_within,
 };
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
+const PREFETCH: usize = 4;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut files, mut said) = (Vec::new(), std::collections::BTreeMap::new());
+    let before = resident("VmRSS:")?;
+    let (mut files, mut said) = (Vec::new(), BTreeMap::new());
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.strip_prefix("--") {
@@ -26,26 +34,41 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let number = |name: &str, default: usize| said.get(name).map_or(Ok(default), |n| n.parse::<usize>());
     let (length, batch) = (number("length", 256)?, number("batch", 32)?);
-    let seconds = number("seconds", 8)? as f64;
+    let (seconds, passes) = (number("seconds", 8)? as f64, number("passes", 0)? as u64);
+    let ceiling = number("memory", 0)? as u64 * (1 << 20);
+
     let tokenizer = PathBuf::from(said.get("tokenizer").ok_or("--tokenizer is missing")?);
     let tokenizer = Arc::new(TextTokenizer::load(&tokenizer, usize::MAX, 1, 0)?);
-    let sources = Arc::new(Sources::open_kind(&files, Kind::Text, Columns::default())?);
+    let tables = (resident("VmRSS:")? - before) * 1024;
+    let opening = Opening { cached: if ceiling > 0 { 0 } else { u64::MAX }, ..Opening::default() };
+    let sources = Arc::new(Sources::open_with(&files, Kind::Text, Columns::default(), opening)?);
     let shape = BatchShape { samples: batch, source_len: length, target_len: length, documents: 1 };
+    let recipe = Recipe::text(Long::Cut, None);
+    let order = Order::new(1, true).with_window(number("window", 64)?);
+    let order = order.within(&sources, if ceiling > 0 { ceiling } else { LOADER_CEILING });
+    let facts = sources.load_facts(order).with_recipe(&recipe).with_memo(tokenizer.memo_bytes());
+    let heap = |threads: usize| tables + loader_heap(&facts, shape, threads, PREFETCH).total_bytes();
+    let mut threads = number("threads", 2)?;
+    if ceiling > 0 {
+        let most = threads_within(ceiling, &heap, threads);
+        threads = most.ok_or_else(|| format!("one thread takes {} MiB", heap(1) >> 20))?;
+    }
+    println!("planned {} MiB: {} blocks a window, {threads} threads", heap(threads) >> 20, order.window_blocks());
+
     let settings = LoaderSettings {
         shape,
         effective_batch: batch,
-        threads: number("threads", 2)?,
-        prefetch_batches: 4,
+        threads,
+        prefetch_batches: PREFETCH,
         cursor: Cursor::default(),
         limit: None,
         ranks: Ranks::ONE,
         on_thread_start: None,
     };
-    let order = Order::new(1, said.get("order").is_none_or(|order| order != "file"));
-    let mut loader = Loader::start(sources, order, tokenizer, Recipe::text(Long::Cut, None), settings)?;
+    let mut loader = Loader::start(sources, order, tokenizer, recipe, settings)?;
     let mut buffers = [vec![0; batch * length], vec![0; batch * length], vec![0; batch], vec![0; batch]];
     let [source, target, source_lens, target_lens] = &mut buffers;
-    let (mut began, mut rows, mut tokens) = (None, 0, 0);
+    let (mut began, mut rows, mut tokens, mut pass) = (None, 0, 0, 0);
     loop {
         let facts = loader.next(BatchSlot { source, target, source_lens, target_lens })?;
         let Some(began) = began else {
@@ -56,9 +79,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         rows += facts.samples;
         tokens += facts.source_tokens;
         let passed = Instant::now().duration_since(began).as_secs_f64();
-        if passed > seconds {
-            println!("{{\"rows\": {:.1}, \"tokens\": {:.1}}}", rows as f64 / passed, tokens as f64 / passed);
+        let over = if passes > 0 { facts.cursor_after.epoch >= passes } else { passed > seconds };
+        if over || (passes > 0 && facts.cursor_after.epoch > pass) {
+            pass = facts.cursor_after.epoch;
+            let mib = |name: &str| Ok::<_, Box<dyn std::error::Error>>((resident(name)? - before) >> 10);
+            println!(
+                "{{\"rows\": {:.1}, \"tokens\": {:.1}, \"mib\": {}, \"peak_mib\": {}}}",
+                rows as f64 / passed,
+                tokens as f64 / passed,
+                mib("VmRSS:")?,
+                mib("VmHWM:")?
+            );
+        }
+        if over {
             return Ok(());
         }
     }
+}
+
+/// A line of this process's status, in KiB.
+fn resident(name: &str) -> Result<u64, Box<dyn std::error::Error>> {
+    let status = fs_err::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

@@ -140,6 +140,13 @@ impl BlockBuilder {
         }
     }
 
+    /// Ends the open block where it is half full at least: here is a good place.
+    pub fn close_half_full(&mut self) {
+        if self.open.is_some_and(|block| block.raw_bytes >= self.target / 2) {
+            self.close();
+        }
+    }
+
     /// Ends the open block, as at the end of a file or of a row group.
     pub fn close(&mut self) {
         if let Some(block) = self.open.take() {

@@ -5,8 +5,8 @@
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use fs_err::File;
 use parquet::basic::Encoding;
@@ -15,6 +15,8 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
 use crate::layout::ColumnPages;
+use crate::page_table::PageTable;
+use crate::pairs::lock;
 
 /// Largest page that is unpacked whatever the footer says of its column, in bytes.
 const ANY_PAGE: u64 = 16 << 20;
@@ -26,6 +28,8 @@ pub(crate) struct PlacedFile {
     largest_read: AtomicU64,
     /// Largest page that is unpacked.
     largest_page: AtomicU64,
+    /// Where the header that was read last begins.
+    last_header: Arc<AtomicU64>,
 }
 
 impl PlacedFile {
@@ -41,7 +45,13 @@ impl PlacedFile {
     }
 
     fn new(file: Arc<File>, bytes: u64) -> PlacedFile {
-        PlacedFile { file, bytes, largest_read: AtomicU64::new(0), largest_page: AtomicU64::new(u64::MAX) }
+        PlacedFile {
+            file,
+            bytes,
+            largest_read: AtomicU64::new(0),
+            largest_page: AtomicU64::new(u64::MAX),
+            last_header: Arc::default(),
+        }
     }
 
     /// From here on pages are those of a column chunk that unpacks to so many bytes. The library takes room for as much as a page's header
@@ -49,6 +59,11 @@ impl PlacedFile {
     pub fn expect_pages_of(&self, chunk_bytes: i64) {
         let most = u64::try_from(chunk_bytes).unwrap_or(0).max(ANY_PAGE);
         self.largest_page.store(most, Ordering::Relaxed);
+    }
+
+    /// Where the header that was read last begins.
+    fn last_header(&self) -> u64 {
+        self.last_header.load(Ordering::Relaxed)
     }
 
     /// The longest single read so far.
@@ -68,7 +83,8 @@ impl ChunkReader for PlacedFile {
 
     fn get_read(&self, start: u64) -> Result<HeaderReader> {
         let largest_page = self.largest_page.load(Ordering::Relaxed);
-        Ok(HeaderReader { file: self.file.clone(), start, at: start, buffer: [0; 512], from: 0, to: 0, largest_page })
+        let (file, last_header) = (self.file.clone(), self.last_header.clone());
+        Ok(HeaderReader { file, start, at: start, buffer: [0; 512], from: 0, to: 0, largest_page, last_header })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<bytes::Bytes> {
@@ -92,6 +108,7 @@ pub(crate) struct HeaderReader {
     from: usize,
     to: usize,
     largest_page: u64,
+    last_header: Arc<AtomicU64>,
 }
 
 /// What the header of a page that begins so says it unpacks to: the second field of a struct in Thrift's compact form.
@@ -149,6 +166,7 @@ impl Read for HeaderReader {
             }
             self.to = self.file.file().read_at(&mut self.buffer, self.at)?;
             if self.at == self.start {
+                self.last_header.store(self.start, Ordering::Relaxed);
                 self.check_page()?;
             }
             self.at += self.to as u64;
@@ -168,9 +186,22 @@ pub(crate) struct PageFacts {
     dictionary: AtomicU64,
     dictionary_values: AtomicU64,
     page_values: AtomicU64,
+    pages: AtomicU64,
+    /// Where pages of the column chunk at work lie, where that is asked for.
+    table: Mutex<PageTable>,
 }
 
 impl PageFacts {
+    /// Pages of values that went by.
+    pub fn pages(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Where the pages lie that went by since this was asked last.
+    pub fn take_table(&self) -> PageTable {
+        std::mem::take(&mut *lock(&self.table)).fitted()
+    }
+
     /// Joins what was seen into `pages`.
     pub fn merge_into(&self, pages: &mut ColumnPages) {
         let grow = |into: &mut u64, from: &AtomicU64| *into = (*into).max(from.load(Ordering::Relaxed));
@@ -186,11 +217,18 @@ pub(crate) struct CountedPages<P> {
     inner: P,
     facts: Arc<PageFacts>,
     dictionary_seen: bool,
+    /// Rows that went by, and the file that knows where its pages are, where a table is wanted.
+    noted: Option<(u64, Arc<PlacedFile>)>,
 }
 
 impl<P> CountedPages<P> {
     pub fn new(inner: P, facts: Arc<PageFacts>) -> CountedPages<P> {
-        CountedPages { inner, facts, dictionary_seen: false }
+        CountedPages { inner, facts, dictionary_seen: false, noted: None }
+    }
+
+    /// The same, of a column with a value for each row, whose pages' places are noted.
+    pub fn noting(self, file: Arc<PlacedFile>) -> CountedPages<P> {
+        CountedPages { noted: Some((0, file)), ..self }
     }
 }
 
@@ -216,7 +254,14 @@ impl<P: PageReader> PageReader for CountedPages<P> {
                 _ if indexed && !self.dictionary_seen => {
                     return Err(ParquetError::General("a page refers to a dictionary that is not there".into()));
                 }
-                _ => (&self.facts.page, &self.facts.page_values),
+                _ => {
+                    self.facts.pages.fetch_add(1, Ordering::Relaxed);
+                    if let Some((rows, file)) = &mut self.noted {
+                        lock(&self.facts.table).note(file.last_header(), *rows, indexed);
+                        *rows += values;
+                    }
+                    (&self.facts.page, &self.facts.page_values)
+                }
             };
             most_bytes.fetch_max(bytes, Ordering::Relaxed);
             most_values.fetch_max(values, Ordering::Relaxed);

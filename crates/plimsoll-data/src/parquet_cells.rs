@@ -9,10 +9,11 @@ use std::sync::Arc;
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
-use parquet::file::serialized_reader::SerializedPageReader;
+use parquet::file::metadata::ColumnChunkMetaData;
 
 use crate::jsonl_row::{Want, WantedCell};
 use crate::messages::{self, ConversationWriter, MessageFault, NotMessages};
+use crate::page_table::pages_from;
 use crate::pages::{CountedPages, PageFacts, PlacedFile};
 use crate::parquet_file::{RowGroup, bad};
 use crate::row_text::RowText;
@@ -61,6 +62,16 @@ struct Leaf {
     repeated: Vec<i16>,
 }
 
+impl Leaf {
+    fn skip(&mut self, rows: usize) -> Result<(), ParquetError> {
+        let skipped = if rows == 0 { 0 } else { self.reader.skip_records(rows)? };
+        match skipped == rows {
+            true => Ok(()),
+            false => Err(ParquetError::EOF(format!("expected {rows} rows before it, found {skipped}"))),
+        }
+    }
+}
+
 pub(crate) struct Cells<'a> {
     path: &'a Path,
     columns: &'a ChosenColumns,
@@ -70,6 +81,7 @@ pub(crate) struct Cells<'a> {
 }
 
 impl<'a> Cells<'a> {
+    /// All rows of a group. Of columns with a value for each row it is noted where their pages lie.
     pub fn open(
         path: &'a Path,
         columns: &[Column],
@@ -77,31 +89,52 @@ impl<'a> Cells<'a> {
         names: &'a ChosenColumns,
         nested: bool,
     ) -> Result<Cells<'a>, CellFault> {
-        let leaf = |(chunk, column): (&parquet::file::metadata::ColumnChunkMetaData, &Column)| {
+        Cells::enter(path, columns, group, names, nested, None)
+    }
+
+    /// The rows of a group, from number `row` in it on.
+    pub fn open_at(
+        path: &'a Path,
+        columns: &[Column],
+        group: &RowGroup,
+        names: &'a ChosenColumns,
+        nested: bool,
+        row: u64,
+    ) -> Result<Cells<'a>, CellFault> {
+        Cells::enter(path, columns, group, names, nested, Some(row))
+    }
+
+    fn enter(
+        path: &'a Path,
+        columns: &[Column],
+        group: &RowGroup,
+        names: &'a ChosenColumns,
+        nested: bool,
+        row: Option<u64>,
+    ) -> Result<Cells<'a>, CellFault> {
+        let leaf = |(which, (chunk, column)): (usize, (&ColumnChunkMetaData, &Column))| {
             column.file.expect_pages_of(chunk.uncompressed_size());
-            let pages = SerializedPageReader::new(column.file.clone(), chunk, group.rows as usize, None)?;
-            let pages = Box::new(CountedPages::new(pages, column.facts.clone()));
+            let from = row.and_then(|row| group.pages.get(which)?.find(row));
+            let pages = pages_from(&column.file, chunk, group.rows as usize, from)?;
+            let mut pages = CountedPages::new(pages, column.facts.clone());
+            if row.is_none() && !nested {
+                pages = pages.noting(column.file.clone());
+            }
+            let pages = Box::new(pages);
+            let before = row.unwrap_or(0) - from.map_or(0, |page| u64::from(page.first_row));
             let descriptor = chunk.column_descr_ptr();
-            Ok(Leaf {
+            let mut leaf = Leaf {
                 full: descriptor.max_def_level(),
                 reader: ColumnReaderImpl::<ByteArrayType>::new(descriptor, pages),
                 values: Vec::with_capacity(1),
                 defined: Vec::with_capacity(1),
                 repeated: Vec::with_capacity(1),
-            })
+            };
+            leaf.skip(before as usize)?;
+            Ok(leaf)
         };
-        let leaves = group.chunks.iter().zip(columns).map(leaf).collect::<Result<_, ParquetError>>()?;
+        let leaves = group.chunks.iter().zip(columns).enumerate().map(leaf).collect::<Result<_, ParquetError>>()?;
         Ok(Cells { path, columns: names, wants: names.wants(), leaves, nested })
-    }
-
-    pub fn skip(&mut self, rows: usize) -> Result<(), CellFault> {
-        for leaf in &mut self.leaves {
-            let skipped = leaf.reader.skip_records(rows)?;
-            if skipped != rows {
-                return Err(ParquetError::EOF(format!("expected {rows} rows before it, found {skipped}")).into());
-            }
-        }
-        Ok(())
     }
 
     /// The texts of the next row, whose number in the file is `row`.

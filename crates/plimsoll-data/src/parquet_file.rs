@@ -15,6 +15,7 @@ use parquet::file::reader::Length;
 use crate::error::guarded;
 use crate::jsonl_row::WantedCell;
 use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
+use crate::page_table::PageTable;
 use crate::pages::PlacedFile;
 use crate::parquet_cells::{Cells, Column};
 use crate::row_text::RowText;
@@ -38,6 +39,8 @@ pub(crate) struct RowGroup {
     first_row: u64,
     pub rows: u64,
     pub chunks: Box<[ColumnChunkMetaData]>,
+    /// Where the pages of each lie, once all was read; nothing where lists are read.
+    pub pages: Box<[PageTable]>,
 }
 
 /// Checks all of `path` and adds its rows to `builder`.
@@ -85,13 +88,13 @@ fn scan_file(
         None => chosen.insert(wanted.choose(kind, path, "schema", &present(&footer))?).clone(),
     };
     let leaves = leaves(path, &footer, &names)?;
-    let kept = keep(path, &footer, &leaves, placed.len())?;
+    let mut kept = keep(path, &footer, &leaves, placed.len())?;
     drop(footer);
 
     let columns: Vec<Column> = leaves.leaves.iter().map(|_| Column::of(&placed)).collect();
     let mut text = RowText::default();
-    let mut row = 0u64;
-    for (number, group) in kept.row_groups.iter().enumerate() {
+    let (mut row, mut pages) = (0u64, 0);
+    for (number, group) in kept.row_groups.iter_mut().enumerate() {
         let mut cells = Cells::open(path, &columns, group, &names, kept.nested)
             .map_err(|e| e.unwrap_or_place(path, || format!("row group {number}")))?;
         for _ in 0..group.rows {
@@ -102,10 +105,17 @@ fn scan_file(
                 let place = format!("row {row}");
                 return Err(DataError::RowTooLong { path: path.into(), place, limit: MAX_ROW_BYTES });
             }
+            // A block of two pages would be both of them unpacked.
+            if std::mem::replace(&mut pages, columns[0].facts.pages()) != pages {
+                builder.close_half_full();
+            }
             builder.row(file, row, 0, bytes as u32, source.len() as u64, target.len() as u64);
             row += 1;
         }
         builder.close();
+        drop(cells);
+        group.pages = columns.iter().map(|column| column.facts.take_table()).collect();
+        builder.facts.row_group_bytes += group.pages.iter().map(PageTable::heap_bytes).sum::<u64>();
     }
     builder.facts.row_group_bytes += (kept.row_groups.len() * leaves.leaves.len().max(2)) as u64 * CHUNK_BYTES;
     let facts = &mut builder.facts;
@@ -138,8 +148,7 @@ fn read_block(
     let place = |row: u64| move || format!("row {row}");
     let columns: Vec<Column> = group.chunks.iter().map(|_| Column::of(&placed)).collect();
     let mut text = RowText::default();
-    let mut cells = Cells::open(path, &columns, group, names, kept.nested)
-        .and_then(|mut cells| cells.skip((block.place - group.first_row) as usize).map(|()| cells))
+    let mut cells = Cells::open_at(path, &columns, group, names, kept.nested, block.place - group.first_row)
         .map_err(|e| e.unwrap_or_place(path, place(block.place)))?;
     let mut left = u64::from(block.text_bytes);
     for row in block.place..block.place + u64::from(block.rows) {
@@ -272,7 +281,7 @@ fn keep(path: &Path, footer: &ParquetMetaData, wanted: &Leaves, bytes: u64) -> R
             let slim = slim.set_definition_level_histogram(None).set_repetition_level_histogram(None);
             chunks.push(slim.build().map_err(|e| wrong(e.to_string()))?);
         }
-        row_groups.push(RowGroup { first_row, rows, chunks: chunks.into() });
+        row_groups.push(RowGroup { first_row, rows, chunks: chunks.into(), pages: Box::default() });
         first_row += rows;
     }
     Ok(ParquetFile { bytes, row_groups: row_groups.into_boxed_slice(), nested: wanted.nested })

@@ -98,7 +98,8 @@ pub(crate) fn decide(job: &Job, terms: &Terms, card: &CardTerms) -> Decision {
     // Of the host's threads, those that keep the card fed; no tape depends on them.
     let tokens =
         (job.effective_batch * (job.source_len + if job.spec.decoder().is_some() { 0 } else { job.target_len })) as f64;
-    let wanted = || loader_threads(tokens / chosen.seconds, terms.loader_rate, job.threads);
+    let wanted =
+        || loader_threads(tokens / chosen.seconds, terms.loader_rate, job.threads.min(terms.most_loader_threads));
     let threads = pins.loader_threads.unwrap_or_else(wanted);
     chosen.choices.loader_threads = threads;
     let program = compile(job, &chosen.choices);

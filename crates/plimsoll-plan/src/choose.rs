@@ -65,6 +65,8 @@ pub struct Terms<'a> {
     pub rates: Rates,
     /// Tokens a second that one loader thread makes.
     pub loader_rate: f64,
+    /// Threads that the loader may have at most; the cores bound it too.
+    pub most_loader_threads: usize,
     /// What the user holds fixed.
     pub pins: Pins,
     /// What an earlier plan chose, where the run goes on under it: holds in place of `pins`.

@@ -172,7 +172,10 @@ impl<'a> Search<'a> {
     }
 
     fn wanted_threads(&self, compute: f64) -> usize {
-        let wanted = || loader_threads(self.tokens() / compute, self.terms.loader_rate, self.job.threads);
+        let wanted = || {
+            let most = self.job.threads.min(self.terms.most_loader_threads);
+            loader_threads(self.tokens() / compute, self.terms.loader_rate, most)
+        };
         self.pins.loader_threads.unwrap_or_else(wanted)
     }
 

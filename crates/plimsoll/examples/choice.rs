@@ -123,6 +123,7 @@ fn terms(ram: Bytes, rates: Rates, pins: Pins) -> Terms<'static> {
         },
         rates,
         loader_rate: 1e9,
+        most_loader_threads: usize::MAX,
         pins,
         held: None,
         saves: false,

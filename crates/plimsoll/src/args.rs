@@ -595,6 +595,9 @@ pub struct JobFlags {
     /// Blocks of rows that are mixed at a time: more mixes better and takes more memory [default: 64]
     #[arg(long, value_name = "N", help_heading = "Data")]
     pub window: Option<Count>,
+    /// Memory that the loader stays below; fewer blocks and threads where it must [default: 256MiB, where that can be]
+    #[arg(long, value_name = "SIZE", help_heading = "Data")]
+    pub data_memory: Option<Bytes>,
 
     /// Samples per weight update; every plan keeps it [default: 32]
     #[arg(long, value_name = "N", help_heading = "Training")]

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{
-    Kind, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, documents_of, loader_heap, tokenizer_effort,
+    Kind, LOADER_CEILING, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, documents_of, loader_heap,
+    stacks, threads_within, tokenizer_effort,
 };
 use plimsoll_engine::cuda::{Card, Hold};
 use plimsoll_engine::simd;
@@ -165,7 +166,13 @@ pub fn prepare_and<T>(
     let (source_len, target_len) = samples::lengths(settings, &spec, &sources, &tokenizer, &recipe, &mut remarks)?;
     let effective_batch = settings.effective_batch as usize;
     let documents = documents_of(settings.packed, source_len);
-    let order = Order::new(settings.seed, settings.shuffle).with_window(settings.window as usize);
+    let ceiling = settings.data_memory.unwrap_or(Bytes(LOADER_CEILING));
+    let asked = Order::new(settings.seed, settings.shuffle).with_window(settings.window as usize);
+    let order = asked.within(&sources, ceiling.0);
+    if order != asked {
+        let (window, asked) = (order.window_blocks(), asked.window_blocks());
+        remarks.push(format!("shuffle: windows of {window} blocks instead of {asked}, so that their texts take half of {ceiling} at most (`data.memory`)"));
+    }
     let job = Job {
         train: settings.train_spec(&spec)?,
         allow: settings.allowed(&spec)?,
@@ -215,6 +222,12 @@ pub fn prepare_and<T>(
         let eval = eval_facts.as_ref().map_or(Bytes::ZERO, |f| heap_of(f, samples, 1));
         heap_of(&facts, samples, threads) + eval
     };
+    let loader_heap_of = |threads: usize| (tokenizer_bytes + loader(effective_batch, threads)).0;
+    let most_loader_threads = threads_within(ceiling.0, &loader_heap_of, job.threads);
+    let least_threads = settings.pins.loader_threads.unwrap_or(1) as usize;
+    if settings.data_memory.is_some() && most_loader_threads.is_none_or(|most| most < least_threads) {
+        return Err(above_ceiling(ceiling, tokenizer_bytes, loader(effective_batch, least_threads), least_threads));
+    }
     // Held until everything is measured: what CUDA takes of RAM is part of the program then.
     let hold = settings.card.map(|form| Hold::open(0, form)).transpose().or_usage();
     let hold = hold.map_err(|fail| fail.hint("`train.device` = `auto` (`--device auto`) runs it on the CPU then"))?;
@@ -247,6 +260,7 @@ pub fn prepare_and<T>(
         },
         rates,
         loader_rate,
+        most_loader_threads: most_loader_threads.unwrap_or(1),
         pins,
         held: bound.choices,
         saves: settings.save_every.is_some() || settings.save_minutes.is_some(),
@@ -293,6 +307,18 @@ pub fn prepare_and<T>(
         remarks,
     };
     Ok((prepared, program, more))
+}
+
+/// The loader takes more than the job allows it.
+fn above_ceiling(ceiling: Bytes, tokenizer: Bytes, heap: Bytes, threads: usize) -> Fail {
+    let stacks = Bytes(stacks(threads));
+    let needed = tokenizer + heap + stacks;
+    let s = if threads == 1 { "" } else { "s" };
+    Fail::usage(format!(
+        "`data.memory` is {ceiling}, but the loader takes {needed} with {threads} thread{s}: {tokenizer} for the tokenizer's tables, \
+         {heap} for rows, pages and tokens in work, {stacks} for stacks"
+    ))
+    .hint(format!("`data.memory = \"{}MiB\"` is enough; so may be a smaller `data.window` or fewer `pin.loader_threads`", needed.0.div_ceil(1 << 20)))
 }
 
 /// The card's budget, what it holds already, and how fast it is.

@@ -135,6 +135,8 @@ pub struct Settings {
     pub shuffle: bool,
     /// Blocks of rows that are mixed at a time.
     pub window: u64,
+    /// Memory that the loader must stay below; `None`: it does where it can.
+    pub data_memory: Option<Bytes>,
     /// Samples per weight update.
     pub effective_batch: u64,
     /// Length of the run.
@@ -268,6 +270,7 @@ impl Settings {
             ("data.long", long_name(self.long).and_then(text)),
             ("data.shuffle", Some(Value::Boolean(self.shuffle))),
             ("data.window", (self.window != WINDOW_BLOCKS as u64).then(|| count(self.window)).flatten()),
+            ("data.memory", bytes(self.data_memory)),
             ("train.effective_batch", count(self.effective_batch)),
             ("train.epochs", epochs),
             ("train.steps", steps),

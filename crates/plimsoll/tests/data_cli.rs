@@ -35,6 +35,19 @@ fn inspect_tells_rows_lengths_repeats_and_what_would_be_cut() {
 }
 
 #[test]
+fn a_ceiling_for_the_loader_is_kept_or_refused_with_what_is_needed() {
+    let workshop = Workshop::new();
+    let row = |n: usize| serde_json::json!({"prompt": "w1 ".repeat(200_000 + n), "response": "w2"}).to_string() + "\n";
+    fs_err::write(workshop.path("long.jsonl"), (0..40).map(row).collect::<String>()).unwrap();
+    workshop.job("effective_batch = 8\nsteps = 2\n");
+    let plan = |memory: &str| workshop.plimsoll(&["plan", "job.toml", "--data", "long.jsonl", "--data-memory", memory]);
+    plan("1MiB").must(2, &["--data-memory", "expected at least 16.0 MiB"]);
+    plan("16MiB").must(2, &["`data.memory` is 16.0 MiB", "for the tokenizer's tables", "is enough"]);
+    let said = plan("40MiB");
+    said.must(0, &["instead of 64"]);
+}
+
+#[test]
 fn a_file_of_groups_is_told_with_the_window_that_would_mix_it_and_that_one_does() {
     let workshop = Workshop::new().with_own_cache();
     // Groups of 600 rows, about a block each, in no order.

@@ -95,6 +95,36 @@ fn the_largest_page_is_known_and_not_the_row_group() {
 }
 
 #[test]
+fn rows_behind_many_pages_are_those_that_were_written() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.parquet");
+    // Pages of several entries of the table; in the first of them a dictionary, which soon becomes too large.
+    let rows: Vec<_> =
+        (0..6000).map(|i| (format!("row {i} {}", "xy ".repeat(i % 300)), format!("{} {i}", i % 7))).collect();
+    for (dictionary, compression) in [(4_000, Compression::SNAPPY), (1 << 20, Compression::UNCOMPRESSED)] {
+        let properties = WriterProperties::builder()
+            .set_dictionary_page_size_limit(dictionary)
+            .set_data_page_size_limit(30_000)
+            .set_write_batch_size(10)
+            .set_compression(compression);
+        write(&path, properties.build(), &some(&rows), 4000);
+        let sources = Arc::new(open(&path).unwrap());
+        assert_eq!(all_rows(sources.clone()), rows);
+        // A block is entered at its page, whatever was read before.
+        let mut texts = RowTexts::new(sources.clone());
+        for i in (0..rows.len()).rev().step_by(97) {
+            let (source, target) = texts.pair(i as u64).unwrap();
+            assert_eq!(
+                (source, target),
+                (rows[i].0.as_str(), rows[i].1.as_str()),
+                "row {i}, dictionary of {dictionary}"
+            );
+        }
+        assert!(sources.facts().blocks > 10);
+    }
+}
+
+#[test]
 fn a_null_is_named_with_its_row() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("a.parquet");

@@ -108,6 +108,7 @@ fn terms() -> Terms<'static> {
         },
         rates: Rates::default(),
         loader_rate: 1e6,
+        most_loader_threads: usize::MAX,
         pins: Pins::default(),
         held: None,
         saves: false,

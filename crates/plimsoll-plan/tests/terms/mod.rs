@@ -32,6 +32,7 @@ pub fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
         },
         rates: Rates::of(200e9, 20e9),
         loader_rate: 1e6,
+        most_loader_threads: usize::MAX,
         pins,
         held: None,
         saves: false,

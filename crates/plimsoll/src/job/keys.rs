@@ -22,6 +22,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("data.long", "--long"),
     ("data.shuffle", "--shuffle"),
     ("data.window", "--window"),
+    ("data.memory", "--data-memory"),
     ("train.effective_batch", "--effective-batch"),
     ("train.epochs", "--epochs"),
     ("train.steps", "--steps"),

@@ -83,6 +83,8 @@ pub struct DataTable {
     pub shuffle: Option<Spanned<bool>>,
     /// Blocks that are mixed at a time.
     pub window: Option<Spanned<Count>>,
+    /// Memory of the loader.
+    pub memory: Option<Spanned<Value>>,
 }
 
 /// `data.columns`

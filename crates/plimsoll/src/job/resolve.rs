@@ -17,7 +17,7 @@ use super::read::{JobFile, explain};
 use super::schedule::ScheduleTable;
 use super::{Job, MirrorTable, keys};
 use crate::args::{Init, JobFlags, Switch};
-use plimsoll_data::{Kind, Long, WINDOW_BLOCKS};
+use plimsoll_data::{Kind, LEAST_CEILING, Long, WINDOW_BLOCKS};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::trained::TrainSpec;
 
@@ -95,6 +95,13 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let shuffle_flag = if flags.shuffle { Some(true) } else { flags.no_shuffle.then_some(false) };
     let shuffle = said.pick("data.shuffle", shuffle_flag, job.data.shuffle).unwrap_or(true);
     let window = said.count("data.window", 1 << 24, flags.window, job.data.window)?.unwrap_or(WINDOW_BLOCKS as u64);
+    let data_memory = said.bytes("data.memory", flags.data_memory, job.data.memory)?;
+    if data_memory.is_some_and(|memory| memory < Bytes(LEAST_CEILING)) {
+        let least = Bytes(LEAST_CEILING);
+        return Err(
+            said.refuse("data.memory", format!("is {}, expected at least {least}", data_memory.unwrap_or_default()))
+        );
+    }
 
     let batch = said.count("train.effective_batch", 1 << 24, flags.effective_batch, job.train.effective_batch)?;
     let effective_batch = batch.unwrap_or(32);
@@ -172,6 +179,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         max_target,
         shuffle,
         window,
+        data_memory,
         effective_batch,
         length,
         optimizer,

@@ -64,6 +64,7 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
         },
         rates: Rates::of(2e11, 2e10),
         loader_rate: 1e6,
+        most_loader_threads: usize::MAX,
         pins: Pins::default(),
         held: None,
         saves: true,

@@ -1,0 +1,44 @@
+//! One ceiling for everything a loader holds: the window becomes smaller and threads fewer until it is kept.
+//!
+//! Invariant: the window, on which the order of rows depends, follows from the files and the ceiling alone, so that it is the same on each
+//! machine; how many threads fit changes nothing but the waiting. It measures nothing and knows no settings of a job.
+
+use crate::window::ROW_ENTRY_BYTES;
+use crate::{LOADER_STACK_BYTES, Order, Sources};
+
+/// What a loader stays below unless told otherwise, where that can be.
+pub const LOADER_CEILING: u64 = 256 << 20;
+
+/// The smallest ceiling that can be asked for.
+pub const LEAST_CEILING: u64 = 16 << 20;
+
+impl Order {
+    /// The same, with as many blocks in a window as half of `ceiling` has room for; at least one.
+    pub fn within(self, sources: &Sources, ceiling: u64) -> Order {
+        let fits = |blocks: usize| {
+            let room = sources.window_room(self.with_window(blocks));
+            room.text_bytes + room.rows * (ROW_ENTRY_BYTES + 4) <= ceiling / 2
+        };
+        let (mut most, mut above) = (1, self.window_blocks().min(sources.blocks().len()) + 1);
+        // A window as it was, where all of it fits: one that is larger than the files stays the same number.
+        if fits(above - 1) {
+            return self;
+        }
+        while above - most > 1 {
+            let middle = most.midpoint(above);
+            if fits(middle) { most = middle } else { above = middle }
+        }
+        self.with_window(most)
+    }
+}
+
+/// Threads, of at most `most`, with which a loader whose heap is `heap_of` them stays below `ceiling`, their stacks included; none
+/// where even one takes more.
+pub fn threads_within(ceiling: u64, heap_of: &dyn Fn(usize) -> u64, most: usize) -> Option<usize> {
+    (1..=most.max(1)).take_while(|threads| heap_of(*threads) + stacks(*threads) <= ceiling).last()
+}
+
+/// Stacks of a loader's threads, in bytes.
+pub fn stacks(threads: usize) -> u64 {
+    (threads * LOADER_STACK_BYTES) as u64
+}
