@@ -7,11 +7,10 @@
 
 use std::fmt;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use fs_err::File;
-
+use crate::DataError;
+use crate::input::Input;
 use crate::layout::MAX_ROW_BYTES;
 
 /// Bytes that are read at a time: large enough that system calls cost little, small against a block.
@@ -62,7 +61,7 @@ impl Spot {
     }
 
     /// The whole buffer in memory, where it is packed and not long.
-    pub fn held(self, file: &Arc<File>) -> Result<Spot, BufferFault> {
+    pub fn held(self, file: &Arc<Input>) -> Result<Spot, BufferFault> {
         let Spot::Span(span @ Span { codec: Some(_), .. }) = self else { return Ok(self) };
         if span.bytes > MAX_ROW_BYTES as u64 {
             return Err(BufferFault::Broken(format!(
@@ -102,7 +101,7 @@ pub(crate) enum Access {
 /// A buffer that is being read.
 pub(crate) struct Buffer {
     spot: Spot,
-    file: Arc<File>,
+    file: Arc<Input>,
     access: Access,
     /// Of a packed buffer: gives the bytes behind the window.
     unpacker: Option<Box<dyn Read + Send>>,
@@ -120,7 +119,7 @@ impl fmt::Debug for Buffer {
 
 impl Buffer {
     /// Reads nothing yet.
-    pub fn open(spot: &Spot, file: &Arc<File>, access: Access) -> Buffer {
+    pub fn open(spot: &Spot, file: &Arc<Input>, access: Access) -> Buffer {
         let (spot, file) = (spot.clone(), file.clone());
         Buffer { spot, file, access, unpacker: None, unpacker_bytes: 0, window: Vec::new(), from: 0 }
     }
@@ -189,7 +188,7 @@ impl Buffer {
         }
         self.window.resize(wanted, 0);
         self.from = at;
-        let read = self.file.file().read_exact_at(&mut self.window, span.start + at);
+        let read = self.file.read_exact_at(&mut self.window, span.start + at);
         if read.is_err() {
             self.window.clear();
         }
@@ -204,7 +203,10 @@ impl Buffer {
             self.unpacker = Some(self.begin(span, codec)?);
         }
         let end = self.from + self.window.len() as u64;
-        let broken = |e: io::Error| BufferFault::Broken(format!("a buffer cannot be unpacked: {e}"));
+        let broken = |e: io::Error| match e.get_ref().is_some_and(|inner| inner.is::<DataError>()) {
+            true => BufferFault::Io(e),
+            false => BufferFault::Broken(format!("a buffer cannot be unpacked: {e}")),
+        };
         let short = |found: u64| {
             BufferFault::Broken(format!("expected a buffer of {} bytes when unpacked, found {found}", span.bytes))
         };
@@ -238,7 +240,7 @@ impl Buffer {
         let from = BufReader::with_capacity(CHUNK, section);
         let mut head = [0; 18];
         let known = span.stored.min(head.len() as u64) as usize;
-        self.file.file().read_exact_at(&mut head[..known], span.start)?;
+        self.file.read_exact_at(&mut head[..known], span.start)?;
         Ok(match codec {
             Codec::Lz4 => {
                 self.unpacker_bytes = CHUNK as u64 + lz4_bytes(&head);
@@ -289,7 +291,7 @@ fn zstd_window(head: &[u8; 18]) -> u64 {
 
 /// A part of a file, from its first byte to its last.
 struct Section {
-    file: Arc<File>,
+    file: Arc<Input>,
     at: u64,
     end: u64,
 }
@@ -297,7 +299,7 @@ struct Section {
 impl Read for Section {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let most = out.len().min((self.end - self.at) as usize);
-        let read = self.file.file().read_at(&mut out[..most], self.at)?;
+        let read = self.file.read_at(&mut out[..most], self.at)?;
         self.at += read as u64;
         Ok(read)
     }

@@ -6,11 +6,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fs_err::File;
-
 use crate::arrow_buffer::{Access, Buffer, BufferFault, Spot};
 use crate::arrow_places::{ListPlaces, Places};
 use crate::arrow_shape::{Coded, LeafShape, Shape, TextShape};
+use crate::input::Input;
 use crate::jsonl_row::{Want, WantedCell};
 use crate::layout::MAX_ROW_BYTES;
 use crate::messages::{self, ConversationWriter, MessageFault, NotMessages};
@@ -55,7 +54,10 @@ impl BufferFault {
     pub fn at(self, path: &Path, place: String) -> DataError {
         let path = path.to_path_buf();
         match self {
-            BufferFault::Io(error) => DataError::BadArrow { path, place, reason: error.to_string() },
+            BufferFault::Io(error) => match DataError::from(error) {
+                DataError::Io(error) => DataError::BadArrow { path, place, reason: error.to_string() },
+                other => other,
+            },
             BufferFault::Broken(reason) => DataError::BadArrow { path, place, reason },
             BufferFault::TooLong => DataError::RowTooLong { path, place, limit: MAX_ROW_BYTES },
         }
@@ -92,7 +94,7 @@ pub(crate) struct ArrowCells {
 
 impl ArrowCells {
     /// Reads nothing yet.
-    pub fn open(file: &Arc<File>, shape: &Shape, places: &[Places], dictionaries: &[Arc<Dictionary>]) -> ArrowCells {
+    pub fn open(file: &Arc<Input>, shape: &Shape, places: &[Places], dictionaries: &[Arc<Dictionary>]) -> ArrowCells {
         let leaf = |(shape, places): (&LeafShape, &Places)| Leaf {
             list: places.list.as_deref().zip(shape.list).map(|(list, shape)| List::open(list, shape.width, file)),
             values: Values::open(shape, places, &dictionaries[places.dictionary], file),
@@ -206,7 +208,7 @@ struct List {
 }
 
 impl List {
-    fn open(places: &ListPlaces, width: usize, file: &Arc<File>) -> List {
+    fn open(places: &ListPlaces, width: usize, file: &Arc<Input>) -> List {
         let open = |spot: &Spot| Buffer::open(spot, file, Access::Forward);
         List {
             around: places.around.as_ref().map(open),
@@ -255,19 +257,24 @@ enum Stored {
 /// Of many things that could be read, the one that is.
 struct Parts<T> {
     open: Option<(usize, Box<T>)>,
-    file: Arc<File>,
+    file: Arc<Input>,
     places: Box<[Spot]>,
     /// The most heap that one of those before took.
     most_bytes: u64,
 }
 
 impl<T> Parts<T> {
-    fn new(file: &Arc<File>, places: Box<[Spot]>) -> Parts<T> {
+    fn new(file: &Arc<Input>, places: Box<[Spot]>) -> Parts<T> {
         Parts { open: None, file: file.clone(), places, most_bytes: 0 }
     }
 
     /// Part `number`, by `make` where another was read before.
-    fn part(&mut self, number: usize, heap: impl Fn(&T) -> u64, make: impl FnOnce(&Arc<File>, &[Spot]) -> T) -> &mut T {
+    fn part(
+        &mut self,
+        number: usize,
+        heap: impl Fn(&T) -> u64,
+        make: impl FnOnce(&Arc<Input>, &[Spot]) -> T,
+    ) -> &mut T {
         if self.open.as_ref().is_some_and(|(open, _)| *open != number)
             && let Some((_, before)) = self.open.take()
         {
@@ -284,7 +291,7 @@ impl<T> Parts<T> {
 }
 
 impl Values {
-    fn open(shape: &LeafShape, places: &Places, dictionary: &Arc<Dictionary>, file: &Arc<File>) -> Values {
+    fn open(shape: &LeafShape, places: &Places, dictionary: &Arc<Dictionary>, file: &Arc<Input>) -> Values {
         let first = Buffer::open(&places.first, file, Access::Forward);
         match shape.coded {
             None => Values::plain(shape.text, places, file, Access::Forward),
@@ -296,7 +303,7 @@ impl Values {
         }
     }
 
-    fn plain(text: TextShape, places: &Places, file: &Arc<File>, access: Access) -> Values {
+    fn plain(text: TextShape, places: &Places, file: &Arc<Input>, access: Access) -> Values {
         let first = Buffer::open(&places.first, file, access);
         let stored = match (text, &places.bytes[..]) {
             (TextShape::Flat { width }, [bytes]) => {
@@ -345,7 +352,8 @@ impl Values {
                     let parts_there = parts.places.len();
                     let outside = || broken(format!("expected a view into one of {parts_there} buffers, found {part}"));
                     let number = usize::try_from(part).ok().filter(|n| *n < parts_there).ok_or_else(outside)?;
-                    let open = |file: &Arc<File>, places: &[Spot]| Buffer::open(&places[number], file, Access::Forward);
+                    let open =
+                        |file: &Arc<Input>, places: &[Spot]| Buffer::open(&places[number], file, Access::Forward);
                     let length = usize::try_from(length).map_err(|_| BufferFault::TooLong)?;
                     parts.part(number, Buffer::heap_bytes, open).get(at, length)?;
                 }
@@ -360,7 +368,7 @@ impl Values {
                 }
                 let which = dictionary.pieces.partition_point(|(first, _)| *first <= number) - 1;
                 let (first, places) = &dictionary.pieces[which];
-                let open = |file: &Arc<File>, _: &[Spot]| Values::plain(*text, places, file, Access::Anywhere);
+                let open = |file: &Arc<Input>, _: &[Spot]| Values::plain(*text, places, file, Access::Anywhere);
                 return parts.part(which, Values::heap_bytes, open).load(number - first);
             }
         }
@@ -381,7 +389,7 @@ impl Values {
     }
 }
 
-fn bitmap(places: &Places, file: &Arc<File>, access: Access) -> Option<Buffer> {
+fn bitmap(places: &Places, file: &Arc<Input>, access: Access) -> Option<Buffer> {
     places.validity.as_ref().map(|spot| Buffer::open(spot, file, access))
 }
 

@@ -8,14 +8,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use fs_err::File;
-
 use crate::arrow_buffer::BufferFault;
 use crate::arrow_cells::{ArrowCells, Dictionary};
 use crate::arrow_messages::{Head, Messages};
 use crate::arrow_places::{Body, Places};
 use crate::arrow_shape::{At, LeafShape, Shape};
 use crate::error::guarded;
+use crate::input::{Input, Origin};
 use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES, PARQUET_BLOCK};
 use crate::row_text::RowText;
 use crate::window::Texts;
@@ -52,7 +51,7 @@ impl ArrowFile {
             + (self.shape.leaves.capacity() * size_of::<LeafShape>()) as u64
     }
 
-    fn cells(&self, file: &Arc<File>, batch: &Batch) -> ArrowCells {
+    fn cells(&self, file: &Arc<Input>, batch: &Batch) -> ArrowCells {
         ArrowCells::open(file, &self.shape, &batch.leaves, &self.dictionaries)
     }
 }
@@ -65,26 +64,26 @@ pub(crate) struct ArrowScratch {
 
 /// Checks all of `path` and adds its rows to `builder`.
 pub(crate) fn scan(
-    path: &Path,
+    origin: &Origin,
     number: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ArrowFile, DataError> {
-    guarded(|| scan_file(path, number, kind, wanted, chosen, builder), |reason| bad(path, "data", reason))
+    guarded(|| scan_file(origin, number, kind, wanted, chosen, builder), |reason| bad(origin.path(), "data", reason))
 }
 
 /// Appends the rows of `block` to `texts`.
 pub(crate) fn read(
-    path: &Path,
+    origin: &Origin,
     kept: &ArrowFile,
     names: &ChosenColumns,
     block: Block,
     scratch: &mut ArrowScratch,
     texts: &mut Texts,
 ) -> Result<(), DataError> {
-    guarded(|| read_block(path, kept, names, block, scratch, texts), |reason| bad(path, "data", reason))
+    guarded(|| read_block(origin, kept, names, block, scratch, texts), |reason| bad(origin.path(), "data", reason))
 }
 
 fn bad(path: &Path, place: &str, reason: String) -> DataError {
@@ -92,14 +91,14 @@ fn bad(path: &Path, place: &str, reason: String) -> DataError {
 }
 
 fn scan_file(
-    path: &Path,
+    origin: &Origin,
     number: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ArrowFile, DataError> {
-    let mut messages = Messages::open(path)?;
+    let (path, mut messages) = (origin.path(), Messages::open(origin)?);
     let walked = messages.walked()?;
     let names = match chosen {
         Some(names) => names.clone(),
@@ -162,7 +161,7 @@ impl Index {
     }
 
     /// Takes a message; its places and rows, where it is a batch that has any.
-    fn message(&mut self, file: &Arc<File>, head: &Head) -> Result<Option<Batch>, BufferFault> {
+    fn message(&mut self, file: &Arc<Input>, head: &Head) -> Result<Option<Batch>, BufferFault> {
         let message = head.message().map_err(BufferFault::Broken)?;
         if let Some(said) = message.header_as_dictionary_batch() {
             let leaf = self.shape.leaves.iter().find(|leaf| leaf.coded.is_some_and(|c| c.dictionary == said.id()));
@@ -202,21 +201,22 @@ impl Index {
 }
 
 fn read_block(
-    path: &Path,
+    origin: &Origin,
     kept: &ArrowFile,
     names: &ChosenColumns,
     block: Block,
     scratch: &mut ArrowScratch,
     texts: &mut Texts,
 ) -> Result<(), DataError> {
+    let path = origin.path();
     let changed = |row: u64, expected: String, found: String| DataError::Changed {
         path: path.into(),
         place: format!("row {row}"),
         expected,
         found,
     };
-    let file = Arc::new(File::open(path)?);
-    let now = file.metadata()?.len();
+    let file = Arc::new(origin.open()?);
+    let now = file.len()?;
     if now != kept.bytes {
         return Err(changed(block.place, format!("a file of {} bytes", kept.bytes), format!("{now} bytes")));
     }

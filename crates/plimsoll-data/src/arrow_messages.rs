@@ -3,16 +3,15 @@
 //! Invariant: a description is read whole and verified, a body never; what a message says lies inside the file. A file has them where
 //! its footer says, a stream one behind the other; the first bytes tell which it is. It knows nothing of columns.
 
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
 use arrow_ipc::{Message, MetadataVersion, root_as_footer, root_as_message};
-use fs_err::File;
 
 use crate::DataError;
 use crate::arrow_shape::Walked;
+use crate::input::{Input, Origin};
 
 const MAGIC: &[u8; 6] = b"ARROW1";
 /// A file ends with its footer, the footer's length and the magic.
@@ -36,7 +35,7 @@ pub(crate) struct Head {
 /// The messages behind the schema.
 pub(crate) struct Messages<'a> {
     path: &'a Path,
-    pub file: Arc<File>,
+    pub file: Arc<Input>,
     pub bytes: u64,
     schema: Described,
     /// Of a file: where they lie.
@@ -54,14 +53,14 @@ enum Described {
 
 impl<'a> Messages<'a> {
     /// Reads footer or schema.
-    pub fn open(path: &'a Path) -> Result<Messages<'a>, DataError> {
-        let file = Arc::new(File::open(path)?);
-        let bytes = file.metadata()?.len();
+    pub fn open(origin: &'a Origin) -> Result<Messages<'a>, DataError> {
+        let (path, file) = (origin.path(), Arc::new(origin.open()?));
+        let bytes = file.len()?;
         let nothing = Described::Footer(Vec::new());
         let mut messages = Messages { path, file, bytes, schema: nothing, listed: None, at: 0, count: 0 };
         let mut start = [0; 6];
         let known = bytes.min(6) as usize;
-        messages.file.file().read_exact_at(&mut start[..known], 0)?;
+        messages.file.read_exact_at(&mut start[..known], 0)?;
         if start[..4] == *FEATHER_1 {
             let reason =
                 "expected version 2 of Feather, found version 1; write it anew (`pyarrow.feather.write_feather`)";
@@ -84,7 +83,7 @@ impl<'a> Messages<'a> {
     fn read_footer(&mut self) -> Result<(), DataError> {
         let mut end = [0; FILE_END as usize];
         let start = self.bytes.checked_sub(FILE_END).ok_or_else(|| self.bad("end", "expected a footer, found none"))?;
-        self.file.file().read_exact_at(&mut end, start)?;
+        self.file.read_exact_at(&mut end, start)?;
         let length = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]]));
         if end[4..] != *MAGIC {
             return Err(self.bad("end", "expected a footer, found none; the file is not whole"));
@@ -93,7 +92,7 @@ impl<'a> Messages<'a> {
             self.bad("end", format!("expected a footer before byte {start}, found one of {length} bytes"))
         })?;
         let mut bytes = vec![0; length as usize];
-        self.file.file().read_exact_at(&mut bytes, footer)?;
+        self.file.read_exact_at(&mut bytes, footer)?;
         let parsed = root_as_footer(&bytes).map_err(|e| self.bad("footer", e.to_string()))?;
         let blocks = parsed.dictionaries().into_iter().flatten().chain(parsed.recordBatches().into_iter().flatten());
         let places: Result<Vec<u64>, _> = blocks.map(|block| u64::try_from(block.offset())).collect();
@@ -153,7 +152,7 @@ impl<'a> Messages<'a> {
                 return Err(short("a message"));
             }
             let mut four = [0; 4];
-            self.file.file().read_exact_at(&mut four, at)?;
+            self.file.read_exact_at(&mut four, at)?;
             Ok(u32::from_le_bytes(four))
         };
         if at == self.bytes {
@@ -183,7 +182,7 @@ impl<'a> Messages<'a> {
             return Err(short(&format!("a description of {length} bytes")));
         }
         let mut metadata = vec![0; length as usize];
-        self.file.file().read_exact_at(&mut metadata, start)?;
+        self.file.read_exact_at(&mut metadata, start)?;
         let mut head = Head { metadata, body: start + length, body_bytes: 0, place: place.clone() };
         let body = head.message().map_err(|reason| self.bad(&place, reason))?.bodyLength();
         head.body_bytes = u64::try_from(body).map_err(|_| self.bad(&place, "a body of a negative length"))?;

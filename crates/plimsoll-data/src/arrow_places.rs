@@ -3,14 +3,13 @@
 //! Invariant: every place is inside the batch's body and the body inside the file, and every buffer is long enough for its rows; what
 //! is in the buffers is checked when it is read. It knows nothing of texts.
 
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use arrow_ipc::{BodyCompressionMethod, CompressionType, RecordBatch};
-use fs_err::File;
 
 use crate::arrow_buffer::{BufferFault, Codec, Span, Spot};
 use crate::arrow_shape::{At, LeafShape, ListShape, TextShape};
+use crate::input::Input;
 
 /// The buffers of one column of texts, or of numbers of a dictionary's values.
 #[derive(Clone, Debug)]
@@ -47,7 +46,7 @@ impl Places {
     }
 
     /// The same with what is packed unpacked, in memory.
-    pub fn held(self, file: &Arc<File>) -> Result<Places, BufferFault> {
+    pub fn held(self, file: &Arc<Input>) -> Result<Places, BufferFault> {
         let validity = self.validity.map(|spot| spot.held(file)).transpose()?;
         let bytes = self.bytes.into_iter().map(|spot| spot.held(file)).collect::<Result<_, _>>()?;
         Ok(Places { validity, first: self.first.held(file)?, bytes, ..self })
@@ -63,7 +62,7 @@ impl Places {
 
 /// A batch's metadata and where its body lies.
 pub(crate) struct Body<'a> {
-    pub file: &'a Arc<File>,
+    pub file: &'a Arc<Input>,
     pub start: u64,
     pub bytes: u64,
     pub batch: RecordBatch<'a>,
@@ -159,7 +158,7 @@ impl Body<'_> {
     fn packed(&self, plain: Span, codec: Codec) -> Result<Span, BufferFault> {
         let stored = plain.stored.checked_sub(8).ok_or_else(|| broken("a packed buffer without its length"))?;
         let mut eight = [0; 8];
-        self.file.file().read_exact_at(&mut eight, plain.start)?;
+        self.file.read_exact_at(&mut eight, plain.start)?;
         let start = plain.start + 8;
         Ok(match i64::from_le_bytes(eight) {
             -1 => Span { start, stored, bytes: stored, codec: None },

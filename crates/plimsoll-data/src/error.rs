@@ -11,7 +11,25 @@ use std::path::PathBuf;
 pub enum DataError {
     /// The file system said no; the message names the path.
     #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
+    /// A file elsewhere where this program reads local files only, or has no folder for parts of it.
+    #[error(
+        "`{path}` lies elsewhere, and there is no way to read it from here; expected a local file, or a store and a folder for parts of it"
+    )]
+    NoStore {
+        /// Its URL.
+        path: PathBuf,
+    },
+    /// A file elsewhere that cannot be read.
+    #[error("`{path}` {problem}; {hint}")]
+    Remote {
+        /// Its URL.
+        path: PathBuf,
+        /// What is wrong, as it stands behind the URL.
+        problem: String,
+        /// What to do about it.
+        hint: String,
+    },
     /// A pattern is not a valid glob.
     #[error("`{pattern}` is not a valid file pattern: {reason}")]
     BadPattern {
@@ -413,6 +431,13 @@ pub enum DataError {
         /// The rows there are.
         rows: u64,
     },
+}
+
+/// Readers of bytes can only give errors of the system; those of ours travel inside of them, and come out here.
+impl From<std::io::Error> for DataError {
+    fn from(error: std::io::Error) -> DataError {
+        error.downcast::<DataError>().unwrap_or_else(DataError::Io)
+    }
 }
 
 /// Libraries panic on some damaged files; for us that is a bad file like any other, by `bad`. What `work` was writing to is dropped by

@@ -182,7 +182,7 @@ fn read_bytes(facts: &DataFacts, kind: Kind) -> u64 {
         reading => reading + 3 * (facts.longest_source + facts.longest_target),
     };
     let columns = [&facts.source_pages, &facts.target_pages, &facts.input_pages];
-    text + chat + arrow + columns.into_iter().map(column_bytes).sum::<u64>()
+    text + chat + arrow + facts.remote_bytes + columns.into_iter().map(column_bytes).sum::<u64>()
 }
 
 /// Reading one Parquet column: its dictionary, a stored page, and the page before it while the next is unpacked.

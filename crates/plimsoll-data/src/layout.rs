@@ -73,6 +73,9 @@ pub struct DataFacts {
     /// Heap of reading Arrow batches beside the texts, where there are any.
     #[serde(default)]
     pub arrow_bytes: u64,
+    /// Heap of reading files that lie elsewhere, where there are any.
+    #[serde(default)]
+    pub remote_bytes: u64,
 }
 
 /// The largest Parquet pages of one column; all zero where there is no Parquet file.

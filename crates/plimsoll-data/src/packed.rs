@@ -2,18 +2,18 @@
 //!
 //! Such a file can only be read from its beginning, so it is packed anew, once, in frames of [`FRAME`] bytes that each stand alone,
 //! into a folder of ours; the user's data are not touched. What is kept of it is where each frame begins. Invariants: a file of
-//! frames is whole or not there (written beside, synced, renamed); it belongs to one version of its original, by length and time
-//! of change; one frame is held at a time. It knows nothing of rows.
+//! frames is whole or not there (written beside, synced, renamed); it belongs to one version of its original (length and time of
+//! change, or what a store says); one frame is held at a time. It knows nothing of rows.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{self, BufRead, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use fs_err::File;
 use zstd::bulk::{Compressor, Decompressor};
 
 use crate::DataError;
+use crate::input::Origin;
 
 /// Bytes of a frame before it is packed: as a large block of rows, so that one or two frames are unpacked for a block.
 pub(crate) const FRAME: usize = 256 << 10;
@@ -77,7 +77,7 @@ impl Frames {
     }
 
     /// The frames of `original`, if they were made before.
-    pub fn find(original: &Path, folder: &Path) -> Option<Frames> {
+    pub fn find(original: &Origin, folder: &Path) -> Option<Frames> {
         Frames::open(place_of(original, folder).ok()?).ok()
     }
 
@@ -153,12 +153,8 @@ impl Frames {
 }
 
 /// Where the frames of `original` as it is now lie, or will.
-fn place_of(original: &Path, folder: &Path) -> io::Result<PathBuf> {
-    let facts = fs_err::metadata(original)?;
-    let mut hasher = DefaultHasher::new();
-    fs_err::canonicalize(original)?.hash(&mut hasher);
-    let time = i128::from(facts.mtime()) * 1_000_000_000 + i128::from(facts.mtime_nsec());
-    Ok(folder.join(format!("{:016x}-{}-{time}.frames", hasher.finish(), facts.len())))
+fn place_of(original: &Origin, folder: &Path) -> io::Result<PathBuf> {
+    Ok(folder.join(format!("{}.frames", original.name()?)))
 }
 
 /// Removes the frames of earlier versions of a file; whoever still reads them is told that it changed in any case.
@@ -175,7 +171,7 @@ fn forget_earlier(folder: &Path, place: &Path) -> io::Result<()> {
 }
 
 /// Removes what processes that are gone had begun to write.
-fn sweep(folder: &Path) -> io::Result<()> {
+pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
     for entry in fs_err::read_dir(folder)? {
         let path = entry?.path();
         let writer = || path.file_name()?.to_str()?.strip_suffix(".part")?.rsplit('.').next()?.parse::<u32>().ok();
@@ -203,12 +199,12 @@ pub(crate) struct Unpacking {
 
 impl Unpacking {
     /// Begins at the beginning of `original`.
-    pub fn start(original: &Path, packing: Packing, folder: &Path) -> Result<Unpacking, DataError> {
+    pub fn start(original: &Origin, packing: Packing, folder: &Path) -> Result<Unpacking, DataError> {
         let place = place_of(original, folder)?;
         fs_err::create_dir_all(folder)?;
         sweep(folder)?;
         let beside = place.with_extension(format!("{}.part", std::process::id()));
-        let file = BufReader::with_capacity(READ_BYTES, File::open(original)?);
+        let file = original.reader(READ_BYTES)?;
         let from: Box<dyn Read> = match packing {
             Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
             Packing::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(file)?),
@@ -357,12 +353,13 @@ mod tests {
             {
                 let (path, folder) = (dir.path().join(format!("{bytes}-{name}")), dir.path().join("cache"));
                 fs_err::write(&path, packed).unwrap();
-                let mut unpacking = Unpacking::start(&path, packing, &folder).unwrap();
+                let found = Origin::find(&path, None).unwrap();
+                let mut unpacking = Unpacking::start(&found, packing, &folder).unwrap();
                 let mut read = Vec::new();
                 unpacking.read_to_end(&mut read).unwrap();
                 assert!(read == want);
                 unpacking.finish().unwrap();
-                let frames = Frames::find(&path, &folder).unwrap();
+                let frames = Frames::find(&found, &folder).unwrap();
                 assert_eq!(frames.unpacked, bytes as u64);
                 let mut again = Vec::new();
                 FrameReader::new(&frames).unwrap().read_to_end(&mut again).unwrap();
@@ -381,7 +378,7 @@ mod tests {
                 assert!(frames.read_exact_at(&mut scratch, bytes as u64, &mut [0]).is_err());
                 // Another version of the file has frames of its own.
                 fs_err::write(&path, gz(b"other")).unwrap();
-                assert!(Frames::find(&path, &folder).is_none());
+                assert!(Frames::find(&found, &folder).is_none());
             }
         }
     }
@@ -395,7 +392,7 @@ mod tests {
         let (gone, ours) =
             (dir.path().join("1-2-3.4194305.part"), dir.path().join(format!("1-2-3.{}.part", std::process::id())));
         [&gone, &ours].into_iter().for_each(|part| fs_err::write(part, "").unwrap());
-        drop(Unpacking::start(&path, Packing::Gzip, dir.path()).unwrap());
+        drop(Unpacking::start(&Origin::find(&path, None).unwrap(), Packing::Gzip, dir.path()).unwrap());
         assert!(!gone.exists() && ours.exists());
     }
 
@@ -413,7 +410,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.gz");
         fs_err::write(&path, gz(&text(2 * FRAME))).unwrap();
-        let mut unpacking = Unpacking::start(&path, Packing::Gzip, dir.path()).unwrap();
+        let mut unpacking = Unpacking::start(&Origin::find(&path, None).unwrap(), Packing::Gzip, dir.path()).unwrap();
         std::io::copy(&mut unpacking, &mut std::io::sink()).unwrap();
         let place = unpacking.place.clone();
         assert!(!place.exists(), "not there before it is whole");
@@ -427,11 +424,11 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x41;
             fs_err::write(&place, &bytes).unwrap();
-            let Some(frames) = Frames::find(&path, dir.path()) else { continue };
+            let Some(frames) = Frames::find(&Origin::find(&path, None).unwrap(), dir.path()) else { continue };
             let mut all = Vec::new();
             assert!(FrameReader::new(&frames).unwrap().read_to_end(&mut all).is_err(), "byte {at}");
         }
         fs_err::write(&place, &whole[..whole.len() - 1]).unwrap();
-        assert!(Frames::find(&path, dir.path()).is_none());
+        assert!(Frames::find(&Origin::find(&path, None).unwrap(), dir.path()).is_none());
     }
 }

@@ -3,17 +3,15 @@
 //! Invariant: at most one page is read at a time, and no read goes past the end of the file. It knows nothing of rows.
 
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fs_err::File;
 use parquet::basic::Encoding;
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
+use crate::input::{Input, Origin};
 use crate::layout::ColumnPages;
 use crate::page_table::PageTable;
 use crate::pairs::lock;
@@ -23,7 +21,7 @@ const ANY_PAGE: u64 = 16 << 20;
 
 /// A file read by position.
 pub(crate) struct PlacedFile {
-    file: Arc<File>,
+    file: Arc<Input>,
     bytes: u64,
     largest_read: AtomicU64,
     /// Largest page that is unpacked.
@@ -33,9 +31,9 @@ pub(crate) struct PlacedFile {
 }
 
 impl PlacedFile {
-    pub fn open(path: &Path) -> io::Result<PlacedFile> {
-        let file = File::open(path)?;
-        let bytes = file.metadata()?.len();
+    pub fn open(origin: &Origin) -> io::Result<PlacedFile> {
+        let file = origin.open()?;
+        let bytes = file.len()?;
         Ok(PlacedFile::new(Arc::new(file), bytes))
     }
 
@@ -44,7 +42,7 @@ impl PlacedFile {
         PlacedFile::new(self.file.clone(), self.bytes)
     }
 
-    fn new(file: Arc<File>, bytes: u64) -> PlacedFile {
+    fn new(file: Arc<Input>, bytes: u64) -> PlacedFile {
         PlacedFile {
             file,
             bytes,
@@ -94,14 +92,14 @@ impl ChunkReader for PlacedFile {
         }
         self.largest_read.fetch_max(length as u64, Ordering::Relaxed);
         let mut buffer = vec![0; length];
-        self.file.file().read_exact_at(&mut buffer, start)?;
+        self.file.read_exact_at(&mut buffer, start)?;
         Ok(buffer.into())
     }
 }
 
 /// Sequential reads from one place on, for page headers, which are short.
 pub(crate) struct HeaderReader {
-    file: Arc<File>,
+    file: Arc<Input>,
     start: u64,
     at: u64,
     buffer: [u8; 512],
@@ -160,11 +158,11 @@ impl Read for HeaderReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.from == self.to {
             if out.len() >= self.buffer.len() {
-                let read = self.file.file().read_at(out, self.at)?;
+                let read = self.file.read_at(out, self.at)?;
                 self.at += read as u64;
                 return Ok(read);
             }
-            self.to = self.file.file().read_at(&mut self.buffer, self.at)?;
+            self.to = self.file.read_at(&mut self.buffer, self.at)?;
             if self.at == self.start {
                 self.last_header.store(self.start, Ordering::Relaxed);
                 self.check_page()?;

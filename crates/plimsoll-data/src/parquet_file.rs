@@ -13,6 +13,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaD
 use parquet::file::reader::Length;
 
 use crate::error::guarded;
+use crate::input::Origin;
 use crate::jsonl_row::WantedCell;
 use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
 use crate::page_table::PageTable;
@@ -45,25 +46,25 @@ pub(crate) struct RowGroup {
 
 /// Checks all of `path` and adds its rows to `builder`.
 pub(crate) fn scan(
-    path: &Path,
+    origin: &Origin,
     file: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ParquetFile, DataError> {
-    guarded(|| scan_file(path, file, kind, wanted, chosen, builder), panicked(path))
+    guarded(|| scan_file(origin, file, kind, wanted, chosen, builder), panicked(origin.path()))
 }
 
 /// Appends the rows of `block` to `texts`.
 pub(crate) fn read(
-    path: &Path,
+    origin: &Origin,
     kept: &ParquetFile,
     names: &ChosenColumns,
     block: Block,
     texts: &mut Texts,
 ) -> Result<(), DataError> {
-    guarded(|| read_block(path, kept, names, block, texts), panicked(path))
+    guarded(|| read_block(origin, kept, names, block, texts), panicked(origin.path()))
 }
 
 fn panicked(path: &Path) -> impl FnOnce(String) -> DataError {
@@ -71,14 +72,14 @@ fn panicked(path: &Path) -> impl FnOnce(String) -> DataError {
 }
 
 fn scan_file(
-    path: &Path,
+    origin: &Origin,
     file: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ParquetFile, DataError> {
-    let placed = PlacedFile::open(path)?;
+    let (path, placed) = (origin.path(), PlacedFile::open(origin)?);
     let bad = |place: String, e: ParquetError| bad(path, place, e);
     let footer = ParquetMetaDataReader::new()
         .parse_and_finish(&placed)
@@ -128,13 +129,13 @@ fn scan_file(
 }
 
 fn read_block(
-    path: &Path,
+    origin: &Origin,
     kept: &ParquetFile,
     names: &ChosenColumns,
     block: Block,
     texts: &mut Texts,
 ) -> Result<(), DataError> {
-    let placed = PlacedFile::open(path)?;
+    let (path, placed) = (origin.path(), PlacedFile::open(origin)?);
     if placed.len() != kept.bytes {
         return Err(DataError::Changed {
             path: path.into(),
@@ -166,6 +167,16 @@ fn read_block(
 }
 
 pub(crate) fn bad(path: &Path, place: String, error: ParquetError) -> DataError {
+    let error = match error {
+        ParquetError::External(inner) => {
+            match inner.downcast::<std::io::Error>().map(|io| io.downcast::<DataError>()) {
+                Ok(Ok(ours)) => return ours,
+                Ok(Err(io)) => ParquetError::External(Box::new(io)),
+                Err(other) => ParquetError::External(other),
+            }
+        }
+        other => other,
+    };
     DataError::BadParquet { path: path.into(), place, reason: error.to_string() }
 }
 

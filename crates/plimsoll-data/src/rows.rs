@@ -4,13 +4,11 @@
 //! before the first batch. Blank lines are skipped, a byte order mark and CR LF are understood, the last line may lack its
 //! newline. How rows and cells are written is a [`Form`]. It knows nothing of order and tokens.
 
-use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-use fs_err::File;
-
 use crate::form::{Cutter, Fault, Form};
+use crate::input::Origin;
 use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
 use crate::packed::{FrameReader, FrameScratch, Frames, Packing, READ_HEAP, Unpacking};
 use crate::row_text::RowText;
@@ -49,10 +47,10 @@ impl RowFile {
     }
 
     /// The bytes of the file, unpacked, from the first on.
-    fn reader(&self, path: &Path) -> Result<Box<dyn BufRead + '_>, DataError> {
+    fn reader(&self, origin: &Origin) -> Result<Box<dyn BufRead + '_>, DataError> {
         Ok(match &self.frames {
             Some(frames) => Box::new(FrameReader::new(frames)?),
-            None => Box::new(BufReader::with_capacity(READ_BYTES, File::open(path)?)),
+            None => Box::new(origin.reader(READ_BYTES)?),
         })
     }
 }
@@ -60,7 +58,7 @@ impl RowFile {
 /// What is to be read of a file, and how.
 #[derive(Clone, Copy)]
 pub(crate) struct Scan<'a> {
-    pub path: &'a Path,
+    pub origin: &'a Origin,
     /// Its number.
     pub file: u32,
     pub form: Form,
@@ -76,19 +74,19 @@ pub(crate) fn scan(
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<RowFile, DataError> {
-    let bytes = fs_err::metadata(of.path)?.len();
+    let bytes = of.origin.open()?.len()?;
     let mut kept = RowFile { form: of.form, bytes, header: Box::default(), frames: None };
     if let Some((packing, folder)) = of.packed {
         builder.facts.unpacking_bytes = READ_HEAP;
-        kept.frames = Frames::find(of.path, folder);
+        kept.frames = Frames::find(of.origin, folder);
         if kept.frames.is_none() {
-            let mut unpacking = Unpacking::start(of.path, packing, folder)?;
+            let mut unpacking = Unpacking::start(of.origin, packing, folder)?;
             kept.header = scan_rows(of, &mut unpacking, chosen, builder)?;
             kept.frames = Some(unpacking.finish()?);
             return Ok(kept);
         }
     }
-    let header = scan_rows(of, &mut *kept.reader(of.path)?, chosen, builder)?;
+    let header = scan_rows(of, &mut *kept.reader(of.origin)?, chosen, builder)?;
     Ok(RowFile { header, ..kept })
 }
 
@@ -99,7 +97,8 @@ fn scan_rows(
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<Box<[String]>, DataError> {
-    let Scan { path, file, form, kind, wanted, .. } = of;
+    let Scan { origin, file, form, kind, wanted, .. } = of;
+    let path = origin.path();
     let mut cutter = Cutter::new(form, &[]);
     let (mut raw, mut text) = (Vec::new(), RowText::default());
     let at = |line: u64| At { path, line, packed: of.packed.is_some() };
@@ -173,9 +172,11 @@ impl At<'_> {
 
     /// The file cannot be read on: as the system says, or because what it is packed in is broken.
     fn unreadable(&self, error: io::Error) -> DataError {
-        match self.packed && error.kind() != io::ErrorKind::StorageFull {
-            true => DataError::BadPacking { path: self.path.into(), place: self.place(), reason: error.to_string() },
-            false => DataError::Io(error),
+        match DataError::from(error) {
+            DataError::Io(error) if self.packed && error.kind() != io::ErrorKind::StorageFull => {
+                DataError::BadPacking { path: self.path.into(), place: self.place(), reason: error.to_string() }
+            }
+            other => other,
         }
     }
 
@@ -225,7 +226,7 @@ impl RowScratch {
 
 /// Appends the rows of `block` to `texts`.
 pub(crate) fn read(
-    path: &Path,
+    origin: &Origin,
     kept: &RowFile,
     columns: &ChosenColumns,
     block: Block,
@@ -233,20 +234,20 @@ pub(crate) fn read(
     texts: &mut Texts,
 ) -> Result<(), DataError> {
     let changed = |expected: String, found: String| DataError::Changed {
-        path: path.into(),
+        path: origin.path().into(),
         place: format!("byte {}", block.place),
         expected,
         found,
     };
-    let file = File::open(path)?;
-    let now = file.metadata()?.len();
+    let file = origin.open()?;
+    let now = file.len()?;
     if now != kept.bytes {
         return Err(changed(format!("a file of {} bytes", kept.bytes), format!("{now} bytes")));
     }
     let RowScratch { block: bytes, raw, text, frames: unpacking } = scratch;
     bytes.resize(block.raw_bytes as usize, 0);
     match &kept.frames {
-        None => file.file().read_exact_at(bytes, block.place)?,
+        None => file.read_exact_at(bytes, block.place)?,
         Some(frames) => {
             if unpacking.is_none() {
                 *unpacking = Some(FrameScratch::new()?);
@@ -279,8 +280,8 @@ pub(crate) fn read(
 
 /// The number, from 1, of the line at which row `row` of `block` begins. Reads the file up to there, in small pieces; for
 /// messages only.
-pub(crate) fn line_of(path: &Path, kept: &RowFile, block: Block, row: u32) -> Result<u64, DataError> {
-    let mut reader = kept.reader(path)?;
+pub(crate) fn line_of(origin: &Origin, kept: &RowFile, block: Block, row: u32) -> Result<u64, DataError> {
+    let mut reader = kept.reader(origin)?;
     let mut line = 1;
     let mut before = reader.by_ref().take(block.place);
     loop {

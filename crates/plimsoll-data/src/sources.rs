@@ -4,16 +4,20 @@
 //! open and no text. They know nothing of order, tokens and batches.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arrow_file::{self, ArrowFile, ArrowScratch};
+use crate::block_cache::BlockCache;
 use crate::columns::{ChosenColumns, Columns};
 use crate::form::Form;
+use crate::input::{Origin, Reach};
 use crate::layout::{Block, BlockBuilder, DataFacts, PARQUET_BLOCK, block_target};
 use crate::order::mix;
 use crate::packed::Packing;
-use crate::page_cache::{self, LET_GO_EVERY, READ_AHEAD, ReadOnce};
+use crate::page_cache::{self, LET_GO_EVERY, Pages, READ_AHEAD, ReadOnce};
 use crate::parquet_file::{self, ParquetFile};
+use crate::remote::{RemoteFiles, expand_url, remote_url};
 use crate::rows::{self, RowFile, RowScratch, Scan};
 use crate::window::{RowPlace, Texts};
 use crate::{DataError, Kind, Order};
@@ -32,21 +36,32 @@ pub struct Sources {
 /// How files are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// Where packed files are unpacked to.
+    /// Where packed files are unpacked to, and parts of files that lie elsewhere are kept.
     pub folder: Option<&'a Path>,
     /// Bytes of files that the kernel may keep in memory for us. Where the files are larger, hardly any of them stay.
     pub cached: u64,
+    /// How files that lie elsewhere are read.
+    pub elsewhere: Option<Elsewhere<'a>>,
+}
+
+/// How files that lie elsewhere (named by URLs) are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Elsewhere<'a> {
+    /// Who reads them.
+    pub files: &'a Arc<dyn RemoteFiles>,
+    /// The most bytes of them that lie in [`Opening::folder`], shared by all who use that folder; at least [`crate::LEAST_CACHE`].
+    pub cache: u64,
 }
 
 impl Default for Opening<'_> {
     fn default() -> Self {
-        Opening { folder: None, cached: u64::MAX }
+        Opening { folder: None, cached: u64::MAX, elsewhere: None }
     }
 }
 
 #[derive(Debug)]
 struct DataFile {
-    path: PathBuf,
+    origin: Origin,
     kept: Kept,
 }
 
@@ -86,45 +101,66 @@ impl Sources {
         Sources::open_with(patterns, kind, wanted, Opening { folder, ..Opening::default() })
     }
 
-    /// Finds the files of `patterns` (paths or globs, in the order given, each glob sorted), checks and indexes them. Packed ones
-    /// are unpacked once into a folder, in frames that can be entered anywhere.
+    /// Finds the files of `patterns` (paths, URLs or globs, in the order given, each glob sorted), checks and indexes them. Packed ones
+    /// are unpacked once into a folder, in frames that can be entered anywhere; what lies elsewhere is read by blocks that are kept there.
     pub fn open_with(
         patterns: &[PathBuf],
         kind: Kind,
         wanted: Columns,
-        Opening { folder, cached }: Opening<'_>,
+        Opening { folder, cached, elsewhere }: Opening<'_>,
     ) -> Result<Sources, DataError> {
-        let paths = expand(patterns)?;
+        let paths = expand(patterns, elsewhere.map(|elsewhere| &**elsewhere.files))?;
+        let reach = match (elsewhere, folder) {
+            (Some(Elsewhere { files, cache }), Some(folder)) if paths.iter().any(|path| remote_url(path).is_some()) => {
+                Some(Reach { files: files.clone(), cache: Arc::new(BlockCache::open(folder, cache)?) })
+            }
+            _ => None,
+        };
         let (mut bytes, mut stored) = (0, 0);
+        let mut origins = Vec::with_capacity(paths.len());
         for path in &paths {
             let (_, packing) = format(path)?;
             if packing.is_some() && folder.is_none() {
                 return Err(DataError::NoFolder { path: path.clone() });
             }
-            let length = fs_err::metadata(path)?.len();
-            bytes += length * if packing.is_some() { UNPACKED } else { 1 };
-            stored += length;
+            let origin = Origin::find(path, reach.as_ref())?;
+            bytes += origin.bytes() * if packing.is_some() { UNPACKED } else { 1 };
+            stored += origin.bytes();
+            origins.push(origin);
         }
         let read = (stored > cached).then(|| AtomicU64::new(0));
+        let pages = if read.is_some() { Pages::Go } else { Pages::Stay };
+        if let Some(reach) = &reach {
+            reach.cache.keep(pages);
+        }
         let target = block_target(bytes);
         let mut builder = BlockBuilder::new(target);
         let mut chosen = None;
         let mut files = Vec::with_capacity(paths.len());
-        for (number, path) in paths.iter().enumerate() {
+        if let Some(reach) = &reach {
+            builder.facts.remote_bytes = BlockCache::heap_bytes() + reach.files.heap_bytes();
+        }
+        for (number, mut origin) in origins.into_iter().enumerate() {
             let file = number as u32;
             let (chosen, builder) = (&mut chosen, &mut builder);
-            let (format, packing) = format(path)?;
-            builder.read_once = read.as_ref().map(|_| ReadOnce::new(path)).transpose()?;
+            let (format, packing) = format(origin.path())?;
+            origin.keep(pages);
+            let once = pages == Pages::Go && !origin.is_remote();
+            builder.read_once = once.then(|| ReadOnce::new(origin.path())).transpose()?;
             builder.aim_at(if matches!(format, Format::Parquet) { target.max(PARQUET_BLOCK) } else { target });
             let kept = match format {
                 Format::Rows(form) => {
                     let packed = packing.zip(folder);
-                    Kept::Rows(rows::scan(Scan { path, file, form, packed, kind, wanted: &wanted }, chosen, builder)?)
+                    Kept::Rows(rows::scan(
+                        Scan { origin: &origin, file, form, packed, kind, wanted: &wanted },
+                        chosen,
+                        builder,
+                    )?)
                 }
-                Format::Parquet => Kept::Parquet(parquet_file::scan(path, file, kind, &wanted, chosen, builder)?),
-                Format::Arrow => Kept::Arrow(arrow_file::scan(path, file, kind, &wanted, chosen, builder)?),
+                Format::Parquet => Kept::Parquet(parquet_file::scan(&origin, file, kind, &wanted, chosen, builder)?),
+                Format::Arrow => Kept::Arrow(arrow_file::scan(&origin, file, kind, &wanted, chosen, builder)?),
             };
-            files.push(DataFile { path: path.clone(), kept });
+            files.push(DataFile { origin, kept });
         }
         let (blocks, mut facts) = builder.finish();
         facts.files = files.len() as u64;
@@ -132,7 +168,7 @@ impl Sources {
             Some(columns) if facts.rows > 0 => Ok(Sources { files: files.into(), blocks, columns, facts, read }),
             _ => Err(DataError::NoRows {
                 files: files.len(),
-                path: files.first().map(|f| f.path.clone()).unwrap_or_default(),
+                path: files.first().map(|f| f.origin.path().into()).unwrap_or_default(),
             }),
         }
     }
@@ -159,7 +195,7 @@ impl Sources {
 
     /// The files, in order.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(|f| f.path.as_path())
+        self.files.iter().map(|f| f.origin.path())
     }
 
     /// Tells these rows from others: a number of where each block lies, how long it is, and of the columns that are read. Copies of
@@ -180,20 +216,26 @@ impl Sources {
         self.files.iter().map(of).sum()
     }
 
+    /// Bytes of files that lie elsewhere: so much of the disk is taken for parts of them, as far as that may be.
+    pub fn remote_bytes(&self) -> u64 {
+        self.files.iter().filter(|f| f.origin.is_remote()).map(|f| f.origin.bytes()).sum()
+    }
+
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
     /// Heap of the index itself, in bytes.
     pub(crate) fn index_bytes(&self) -> u64 {
-        let paths: usize = self.files.iter().map(|f| f.path.capacity()).sum();
+        let paths: u64 = self.files.iter().map(|f| f.origin.heap_bytes()).sum();
         let kept = |f: &DataFile| if let Kept::Rows(kept) = &f.kept { kept.heap_bytes() } else { 0 };
         let headers: u64 = self.files.iter().map(kept).sum();
         let ChosenColumns { source, target, input, .. } = &self.columns;
         let names = source.capacity() + target.capacity() + input.as_ref().map_or(0, String::capacity);
         size_of_val(&*self.blocks) as u64
             + size_of_val(&*self.files) as u64
-            + (paths + names) as u64
+            + paths
+            + names as u64
             + headers
             + self.facts.row_group_bytes
     }
@@ -220,11 +262,11 @@ impl Sources {
         let block = self.blocks[at.block as usize];
         let file = &self.files[block.file as usize];
         let place = match &file.kept {
-            Kept::Rows(kept) => rows::line_of(&file.path, kept, block, at.row)
+            Kept::Rows(kept) => rows::line_of(&file.origin, kept, block, at.row)
                 .map_or_else(|_| format!("a row behind byte {}", block.place), |line| format!("line {line}")),
             Kept::Parquet(_) | Kept::Arrow(_) => format!("row {}", block.place + u64::from(at.row)),
         };
-        DataError::Row { path: file.path.clone(), place, error: Box::new(error) }
+        DataError::Row { path: file.origin.path().into(), place, error: Box::new(error) }
     }
 
     /// Now and then lets the pages of all files go, where they are not to stay.
@@ -236,7 +278,9 @@ impl Sources {
         read.store(0, Ordering::Relaxed);
         for file in &self.files {
             let frames = if let Kept::Rows(kept) = &file.kept { kept.frames_path() } else { None };
-            page_cache::let_go(frames.unwrap_or(&file.path))?;
+            // Blocks of what lies elsewhere are let go when they have been read.
+            let local = (!file.origin.is_remote()).then(|| file.origin.path());
+            frames.or(local).map(page_cache::let_go).transpose()?;
         }
         Ok(())
     }
@@ -254,9 +298,9 @@ impl Sources {
         let more = READ_AHEAD + pages.iter().map(|pages| pages.largest_stored).sum::<u64>();
         self.let_go_behind(u64::from(block.raw_bytes) + more)?;
         match &file.kept {
-            Kept::Rows(kept) => rows::read(&file.path, kept, &self.columns, block, &mut scratch.rows, texts),
-            Kept::Parquet(kept) => parquet_file::read(&file.path, kept, &self.columns, block, texts),
-            Kept::Arrow(kept) => arrow_file::read(&file.path, kept, &self.columns, block, &mut scratch.arrow, texts),
+            Kept::Rows(kept) => rows::read(&file.origin, kept, &self.columns, block, &mut scratch.rows, texts),
+            Kept::Parquet(kept) => parquet_file::read(&file.origin, kept, &self.columns, block, texts),
+            Kept::Arrow(kept) => arrow_file::read(&file.origin, kept, &self.columns, block, &mut scratch.arrow, texts),
         }
     }
 }
@@ -318,11 +362,15 @@ fn format(path: &Path) -> Result<(Format, Option<Packing>), DataError> {
     Ok((format, packing))
 }
 
-fn expand(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {
+fn expand(patterns: &[PathBuf], files: Option<&dyn RemoteFiles>) -> Result<Vec<PathBuf>, DataError> {
     let mut paths = Vec::new();
     for pattern in patterns {
+        if let (Some(url), Some(files)) = (remote_url(pattern), files) {
+            paths.extend(expand_url(url, files)?);
+            continue;
+        }
         let text = pattern.to_string_lossy().into_owned();
-        if pattern.is_file() || !text.contains(['*', '?', '[']) {
+        if remote_url(pattern).is_some() || pattern.is_file() || !text.contains(['*', '?', '[']) {
             paths.push(pattern.clone());
             continue;
         }
