@@ -23,7 +23,7 @@ pub(crate) const READ_AHEAD: u64 = 128 << 10;
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// Shorter reads leave their pages: the next one is likely to want the same.
-const UNCACHED_FROM: usize = 64 << 10;
+const UNCACHED_FROM: usize = 32 << 10;
 
 /// What becomes of pages that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

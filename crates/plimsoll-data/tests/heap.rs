@@ -4,6 +4,7 @@
 //! measurements that the constants in `heap.rs` rest on.
 
 mod counting;
+mod other_folder;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -194,6 +195,60 @@ fn open(path: &Path) -> Arc<Sources> {
     Arc::new(Sources::open_in(&files, Kind::Pairs, Columns::default(), path.parent()).unwrap())
 }
 
+/// Files that lie elsewhere, with a cache that they do not fit into, against the formula.
+fn files_elsewhere_stay_below(dir: &Path, tokenizer: &Arc<TextTokenizer>) -> String {
+    let mut told = String::new();
+    let text = |i: usize| format!("{i} {}", sentence(i, 40));
+    write_jsonl(&dir.join("large.jsonl"), (0..70_000).map(|i| (text(i), format!("{i}"))));
+    let rows: Vec<_> = (0..60_000).map(|i| (text(i), format!("{i}"))).collect();
+    write_parquet(&dir.join("large.parquet"), &rows, false);
+    write_arrow(&dir.join("large.arrow"), rows.into_iter(), None, false);
+    let (folder, store) = other_folder::OtherFolder::shared();
+    for name in ["large.jsonl", "large.parquet", "large.arrow", "mixed.jsonl.gz"] {
+        let elsewhere = Some(Elsewhere { files: &store, cache: LEAST_CACHE });
+        let cache = dir.join("elsewhere");
+        let opening = Opening { folder: Some(&cache), elsewhere, cached: 1 << 20 };
+        let files = [other_folder::url(&dir.join(name))];
+        let before = LIVE.load(Relaxed);
+        let (opened, sources) =
+            peak_of(|| Arc::new(Sources::open_with(&files, Kind::Pairs, Columns::default(), opening).unwrap()));
+        PEAK.store(LIVE.load(Relaxed), Relaxed);
+        let shape = BatchShape { samples: 8, source_len: 32, target_len: 8, documents: 1 };
+        let planned = loader_heap(&sources.load_facts(Order::new(1, true)), shape, 2, 2).total_bytes();
+        let settings = LoaderSettings {
+            shape,
+            effective_batch: 8,
+            threads: 2,
+            prefetch_batches: 2,
+            cursor: Cursor::default(),
+            limit: None,
+            ranks: Ranks::ONE,
+            on_thread_start: None,
+        };
+        let (mut source, mut target) = (vec![0; 8 * 32], vec![0; 8 * 8]);
+        let (mut source_lens, mut target_lens) = (vec![0; 8], vec![0; 8]);
+        let order = Order::new(1, true);
+        let mut loader = Loader::start(sources.clone(), order, tokenizer.clone(), Recipe::pairs(), settings).unwrap();
+        for _ in 0..300 {
+            let slot = BatchSlot {
+                source: &mut source,
+                target: &mut target,
+                source_lens: &mut source_lens,
+                target_lens: &mut target_lens,
+            };
+            loader.next(slot).unwrap();
+        }
+        drop(loader);
+        let used = PEAK.load(Relaxed) - before;
+        told += &format!(
+            "{name} elsewhere: opening {opened}, loading {used}, planned {planned}, {} requests\n",
+            folder.reads()
+        );
+        assert!(used <= planned && opened <= planned, "{told}");
+    }
+    told
+}
+
 /// Chats that are hard in one way each: many short messages, long ones, quotes and line ends, a usual mixture.
 fn chats(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let role = |i: usize| ["user", "assistant"][i % 2];
@@ -382,6 +437,8 @@ fn the_loaders_heap_stays_below_its_formula() {
         println!("{name}, evaluation: used {used}, planned {planned}");
         assert!(used <= planned, "{name}, evaluation: used {used}, planned {planned}");
     }
+
+    print!("{}", files_elsewhere_stay_below(dir.path(), &tokenizers[0].1));
 
     // Conversations and texts.
     let chats = chats(dir.path());

@@ -1,4 +1,5 @@
-//! A run's copy elsewhere: checkpoints, the final model and what a fresh machine needs to go on, in an object store.
+//! Object stores. A run's copy elsewhere: checkpoints, the final model and what a fresh machine needs to go on; and
+//! objects read by position, for data that lie there ([`Objects`]).
 //!
 //! [`once`] copies what is missing, [`follow`] goes on doing so beside a run, [`fetch`] brings a run back. A checkpoint
 //! exists there only when its `manifest.json` does, and that goes last, after everything else was verified; what leaves
@@ -16,6 +17,7 @@ mod folders;
 mod ini;
 mod layout;
 mod multipart;
+mod objects;
 mod patience;
 mod rate;
 mod remote;
@@ -32,6 +34,7 @@ use plimsoll_machine::Bytes;
 
 pub use error::MirrorError;
 pub use fetch::{Fetched, fetch};
+pub use objects::{Object, ObjectError, Objects, READING};
 pub use report::{End, Report, Wish};
 pub use round::{follow, once};
 

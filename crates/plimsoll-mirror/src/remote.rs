@@ -18,7 +18,7 @@ use plimsoll_machine::Bytes;
 use url::Url;
 
 use crate::rate::Pace;
-use crate::wire::Connector;
+use crate::wire::{Connector, Redirects};
 use crate::{MirrorError, credentials};
 
 /// A mirror that can be spoken to.
@@ -46,7 +46,7 @@ pub(crate) enum Missing {
 }
 
 /// Quick second tries, for connections that were closed while they were idle. The patient ones are ours.
-fn retries() -> RetryConfig {
+pub(crate) fn retries() -> RetryConfig {
     let backoff = BackoffConfig { init_backoff: Duration::from_millis(100), ..BackoffConfig::default() };
     RetryConfig { backoff, max_retries: 2, retry_timeout: Duration::from_secs(10) }
 }
@@ -77,26 +77,10 @@ impl Remote {
             url: url.to_string(),
             problem: crate::trouble::trouble(&error).problem,
         };
-        let connector = Connector { pace };
-        let (store, parts): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>) = match parsed.scheme() {
-            "s3" => both(s3(bucket)?.with_http_connector(connector).build().map_err(failed)?),
-            "gs" => both(
-                GoogleCloudStorageBuilder::from_env()
-                    .with_bucket_name(bucket)
-                    .with_retry(retries())
-                    .with_http_connector(connector)
-                    .build()
-                    .map_err(failed)?,
-            ),
-            "az" => both(
-                MicrosoftAzureBuilder::from_env()
-                    .with_container_name(bucket)
-                    .with_retry(retries())
-                    .with_http_connector(connector)
-                    .build()
-                    .map_err(failed)?,
-            ),
-            _ => return Err(wrong("expected `s3://`, `gs://`, `az://` or `file://`".to_string())),
+        let connector = Connector { pace, redirects: Redirects::Refuse };
+        let (store, parts) = match Service::named(parsed.scheme()) {
+            Some(service) => service.bucket(bucket, connector)?.map_err(failed)?,
+            None => return Err(wrong("expected `s3://`, `gs://`, `az://` or `file://`".to_string())),
         };
         Ok(Remote { url: url.to_string(), store, parts: Some(parts), folder: None, prefix })
     }
@@ -125,6 +109,52 @@ impl Remote {
     pub(crate) fn name(&self, key: &Key) -> Option<String> {
         let parts: Vec<String> = key.prefix_match(&self.prefix)?.map(|part| part.as_ref().to_string()).collect();
         Some(parts.join("/"))
+    }
+}
+
+/// A kind of store with buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    S3,
+    Google,
+    Azure,
+}
+
+/// A store, once for whole objects and once for parts of uploads.
+pub(crate) type Bucket = (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>);
+
+impl Service {
+    /// By the scheme of a URL.
+    pub(crate) fn named(scheme: &str) -> Option<Service> {
+        match scheme {
+            "s3" => Some(Service::S3),
+            "gs" => Some(Service::Google),
+            "az" => Some(Service::Azure),
+            _ => None,
+        }
+    }
+
+    /// Sets the client of a bucket up; nothing is asked yet.
+    pub(crate) fn bucket(
+        self,
+        bucket: &str,
+        connector: Connector,
+    ) -> Result<Result<Bucket, object_store::Error>, MirrorError> {
+        Ok(match self {
+            Service::S3 => s3(bucket)?.with_http_connector(connector).build().map(both),
+            Service::Google => GoogleCloudStorageBuilder::from_env()
+                .with_bucket_name(bucket)
+                .with_retry(retries())
+                .with_http_connector(connector)
+                .build()
+                .map(both),
+            Service::Azure => MicrosoftAzureBuilder::from_env()
+                .with_container_name(bucket)
+                .with_retry(retries())
+                .with_http_connector(connector)
+                .build()
+                .map(both),
+        })
     }
 }
 

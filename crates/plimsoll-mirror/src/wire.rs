@@ -23,6 +23,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(crate) const STALL: Duration = Duration::from_secs(120);
 /// How long sent bytes may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+/// Most answers in a row that point elsewhere.
+const MOST_REDIRECTS: usize = 10;
 /// What goes out at a time where there is no cap.
 const PIECE: u64 = 64 << 10;
 
@@ -30,6 +32,14 @@ const PIECE: u64 = 64 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     pub pace: Option<Arc<Pace>>,
+    pub redirects: Redirects,
+}
+
+/// What becomes of an answer that points elsewhere. A store that does so is not the one that was meant; servers of files do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Redirects {
+    Refuse,
+    Follow,
 }
 
 impl HttpConnector for Connector {
@@ -43,7 +53,10 @@ impl HttpConnector for Connector {
             .connect_timeout(CONNECT)
             .tcp_user_timeout(UNACKNOWLEDGED)
             .tcp_keepalive(UNACKNOWLEDGED)
-            .redirect(reqwest::redirect::Policy::none())
+            .redirect(match self.redirects {
+                Redirects::Refuse => reqwest::redirect::Policy::none(),
+                Redirects::Follow => reqwest::redirect::Policy::limited(MOST_REDIRECTS),
+            })
             .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| object_store::Error::Generic { store: "HTTP", source: error.into() })?;

@@ -65,6 +65,8 @@ pub struct DiskFacts {
     pub side_files: Bytes,
     /// Packed data, unpacked so that they can be entered anywhere.
     pub unpacked: Bytes,
+    /// Parts of data that lie elsewhere.
+    pub fetched: Bytes,
     /// Weight updates of the run, each with a line in the journal.
     pub steps: u64,
 }
@@ -289,6 +291,7 @@ pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
             ("checkpoints", checkpoint * checkpoints),
             ("final model", model + facts.side_files + HEADERS),
             ("unpacked data", facts.unpacked),
+            ("fetched data", facts.fetched),
             ("records", RECORDS + STEP_LINE * facts.steps),
         ],
     )

@@ -3,6 +3,7 @@
 mod args;
 mod card_rates;
 mod doctor;
+mod elsewhere;
 mod guard;
 mod heap;
 mod inference;

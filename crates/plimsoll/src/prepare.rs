@@ -46,6 +46,8 @@ const STACK: Bytes = Bytes::kib(96);
 const CODE: Bytes = Bytes::mib(9);
 /// What chat templates add to it.
 const TEMPLATE_CODE: Bytes = Bytes::mib(1);
+/// What reading from stores adds: HTTP and TLS.
+const NETWORK_CODE: Bytes = Bytes::mib(4);
 /// Rows that the loader's rate is measured on.
 const RATE_ROWS: u64 = 64;
 /// Passes over them: the first warms caches, the best counts.
@@ -150,7 +152,7 @@ pub fn prepare_and<T>(
     let eval = match &settings.eval_data {
         Some(path) => {
             let same = sources.columns().again();
-            Some(Arc::new(samples::open(std::slice::from_ref(path), kind, same).or_usage()?))
+            Some(Arc::new(samples::open(std::slice::from_ref(path), kind, same, settings.cache).or_usage()?))
         }
         None => None,
     };
@@ -233,8 +235,10 @@ pub fn prepare_and<T>(
     let hold = hold.map_err(|fail| fail.hint("`train.device` = `auto` (`--device auto`) runs it on the CPU then"))?;
     let pins = pins(settings, &job.spec)?;
     let unpacked = Bytes(sources.unpacked_bytes() + eval.as_ref().map_or(0, |of| of.unpacked_bytes()));
+    let opened: Vec<&Sources> = std::iter::once(&*sources).chain(eval.as_deref()).collect();
+    let fetched = samples::fetched(&opened, settings.cache);
     let Budgets { ram, ram_there, disk, disk_there } =
-        budget::budgets(settings, supervisor, &root, (run, unpacked), &mut remarks)?;
+        budget::budgets(settings, supervisor, &root, (run, unpacked + fetched), &mut remarks)?;
     let mut terms = Terms {
         ram,
         ram_there,
@@ -245,6 +249,7 @@ pub fn prepare_and<T>(
             best: eval.is_some(),
             side_files: side_files(&settings.model)?,
             unpacked,
+            fetched,
             steps,
         },
         overheads: Overheads {
@@ -275,6 +280,7 @@ pub fn prepare_and<T>(
     plimsoll_recover::shed();
     let now = own_memory(&root)?;
     let code = if kind == Kind::Chat { CODE + TEMPLATE_CODE } else { CODE };
+    let code = if fetched > Bytes::ZERO { code + NETWORK_CODE } else { code };
     let code = match &hold {
         // CUDA's libraries, as far as they are used, and what the driver maps.
         Some(_) => started.rss_file + started.rss_shmem + CARD_HOST,

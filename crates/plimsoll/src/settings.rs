@@ -137,6 +137,8 @@ pub struct Settings {
     pub window: u64,
     /// Memory that the loader must stay below; `None`: it does where it can.
     pub data_memory: Option<Bytes>,
+    /// Most of the disk for parts of data that lie elsewhere; `None`: as the disk has room.
+    pub cache: Option<Bytes>,
     /// Samples per weight update.
     pub effective_batch: u64,
     /// Length of the run.
@@ -271,6 +273,7 @@ impl Settings {
             ("data.shuffle", Some(Value::Boolean(self.shuffle))),
             ("data.window", (self.window != WINDOW_BLOCKS as u64).then(|| count(self.window)).flatten()),
             ("data.memory", bytes(self.data_memory)),
+            ("data.cache", bytes(self.cache)),
             ("train.effective_batch", count(self.effective_batch)),
             ("train.epochs", epochs),
             ("train.steps", steps),

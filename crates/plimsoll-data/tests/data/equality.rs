@@ -13,7 +13,7 @@ use crate::fixture::*;
 use crate::packed::gz;
 use crate::parquet::write_pairs;
 
-const WORDS: u32 = 900;
+pub const WORDS: u32 = 900;
 const ROWS: usize = 900;
 
 /// Where it is drawn at random: splitmix64, so that a failure repeats.
@@ -36,12 +36,12 @@ fn rows() -> Vec<(String, String)> {
 }
 
 /// The rows in every format, each cut into several files.
-struct Files {
+pub struct Files {
     dir: TempDir,
     formats: Vec<(&'static str, Vec<PathBuf>)>,
 }
 
-fn files() -> Files {
+pub fn files() -> Files {
     let dir = tempdir().unwrap();
     let rows = rows();
     let mut formats = Vec::new();
@@ -85,15 +85,22 @@ fn write(path: &Path, name: &str, rows: &[(String, String)]) {
 }
 
 impl Files {
-    fn open(&self, name: &str, kind: Kind) -> Arc<Sources> {
-        let paths = &self.formats.iter().find(|(format, _)| *format == name).unwrap().1;
+    pub fn paths(&self, name: &str) -> &[PathBuf] {
+        &self.formats.iter().find(|(format, _)| *format == name).unwrap().1
+    }
+
+    pub fn columns(&self, name: &str, kind: Kind) -> Columns {
         let source = (kind == Kind::Text && name.split('.').next() != Some("txt")).then(|| "source".to_string());
-        let columns = Columns { source, target: None };
+        Columns { source, target: None }
+    }
+
+    pub fn open(&self, name: &str, kind: Kind) -> Arc<Sources> {
+        let (paths, columns) = (self.paths(name), self.columns(name, kind));
         Arc::new(Sources::open_in(paths, kind, columns, Some(&self.dir.path().join("cache"))).unwrap())
     }
 
     /// The formats that have rows of this kind.
-    fn of(&self, kind: Kind) -> impl Iterator<Item = &'static str> {
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &'static str> {
         let names: Vec<_> = self.formats.iter().map(|(name, _)| *name).collect();
         names.into_iter().filter(move |name| kind == Kind::Text || !name.starts_with("txt"))
     }

@@ -10,9 +10,12 @@ mod equality;
 mod fixture;
 mod jsonl;
 mod lengths;
+#[path = "../other_folder/mod.rs"]
+mod other_folder;
 mod packed;
 mod parquet;
 mod pyarrow;
+mod remote;
 mod stream;
 mod tokenizer;
 mod vocabulary;

@@ -42,6 +42,11 @@ pub fn write_pairs(path: &Path, rows: &[(String, String)], group: usize) {
     write(path, small_pages().build(), &some(rows), group);
 }
 
+/// As most writers do: pages of a megabyte.
+pub fn write_large_pages(path: &Path, rows: &[(String, String)], group: usize) {
+    write(path, WriterProperties::builder().build(), &some(rows), group);
+}
+
 fn some(rows: &[(String, String)]) -> Vec<(String, Option<String>)> {
     rows.iter().map(|(s, t)| (s.clone(), Some(t.clone()))).collect()
 }

@@ -34,9 +34,10 @@ pub enum DataVerb {
 Examples:
   plimsoll data inspect pairs.jsonl                            lengths in bytes
   plimsoll data inspect 'chats/*.csv.gz' --model models/qwen --max-len 1024   and in tokens
+  plimsoll data inspect 's3://bucket/texts/*.parquet'          files of a store, read where they are
   plimsoll data inspect texts.txt --json                       the same, for programs")]
 pub struct InspectArgs {
-    /// Files or patterns
+    /// Files, URLs (s3, gs, az, http, https) or patterns
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Model folder whose tokenizer counts tokens
@@ -68,7 +69,7 @@ Examples:
   plimsoll data tokenizer chats.jsonl --special '<|im_start|>' --special 'eos=<|im_end|>' --out tokenizer
   plimsoll data tokenizer big.parquet --rows 1000000 --seed 7 --memory 2GiB --out tokenizer --json")]
 pub struct TokenizerArgs {
-    /// Files or patterns
+    /// Files, URLs (s3, gs, az, http, https) or patterns
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Folder to write `tokenizer.json` and `tokenizer_config.json` into
@@ -118,4 +119,7 @@ pub struct RowArgs {
     /// Column that the model learns to write [default: guessed]
     #[arg(long, value_name = "COL")]
     pub target: Option<String>,
+    /// Most of the disk for parts of files that lie elsewhere [default: 8GiB, at most a quarter of what is free]
+    #[arg(long, value_name = "SIZE")]
+    pub data_cache: Option<Bytes>,
 }

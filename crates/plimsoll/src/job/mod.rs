@@ -85,6 +85,8 @@ pub struct DataTable {
     pub window: Option<Spanned<Count>>,
     /// Memory of the loader.
     pub memory: Option<Spanned<Value>>,
+    /// Most bytes of the disk for parts of files that lie elsewhere.
+    pub cache: Option<Spanned<Value>>,
 }
 
 /// `data.columns`

@@ -1,15 +1,18 @@
 //! The paths of a job: what they are relative to, which files a pattern means, and whether they are there. Files are
-//! looked for, never opened.
+//! looked for, never opened; files elsewhere (URLs) are listed where a pattern asks for it, and else left to whoever opens
+//! them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use plimsoll_data::{expand_url, remote_url};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 use super::Job;
 use super::resolve::Resolver;
 use crate::args::JobFlags;
-use crate::render::Fail;
+use crate::elsewhere;
+use crate::render::{self, Fail, OrFail};
 use crate::settings::Origin;
 
 /// What to do about paths.
@@ -82,6 +85,13 @@ impl Resolver<'_> {
         let mut files = Vec::new();
         for pattern in &patterns {
             let path = self.anchored("data.train", pattern)?;
+            let elsewhere = remote_url(&path).filter(|_| self.paths == Paths::Find);
+            if let Some(url) = elsewhere {
+                // A new run keeps the list: what is added later is not part of it.
+                let found = expand_url(url, &**elsewhere::files(|told| render::talk(told))).or_usage()?;
+                files.extend(found);
+                continue;
+            }
             let as_named = self.paths == Paths::AsWritten || path.exists();
             let found = if as_named { vec![path.clone()] } else { self.matching("data.train", &path)? };
             if found.is_empty() {
@@ -123,7 +133,7 @@ impl Resolver<'_> {
             return Ok(None);
         };
         let path = self.anchored("data.eval", &path)?;
-        if self.paths == Paths::Find && !path.is_file() {
+        if self.paths == Paths::Find && !path.is_file() && remote_url(&path).is_none() {
             let what = if path.exists() { "is not a file" } else { "does not exist" };
             return Err(self.refuse("data.eval", format!("= `{}` {what}", path.display())));
         }
@@ -134,6 +144,9 @@ impl Resolver<'_> {
     fn anchored(&self, key: &'static str, path: &str) -> Result<PathBuf, Fail> {
         if path.is_empty() {
             return Err(self.refuse(key, "is empty; expected a path"));
+        }
+        if remote_url(Path::new(path)).is_some() {
+            return Ok(PathBuf::from(path));
         }
         let path = match (self.origins.get(key), self.file) {
             (Some(Origin::Job { .. }), Some(file)) => file.folder().join(path),

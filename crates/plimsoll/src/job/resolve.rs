@@ -102,6 +102,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
             said.refuse("data.memory", format!("is {}, expected at least {least}", data_memory.unwrap_or_default()))
         );
     }
+    let cache = said.bytes("data.cache", flags.data_cache, job.data.cache)?;
 
     let batch = said.count("train.effective_batch", 1 << 24, flags.effective_batch, job.train.effective_batch)?;
     let effective_batch = batch.unwrap_or(32);
@@ -180,6 +181,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         shuffle,
         window,
         data_memory,
+        cache,
         effective_batch,
         length,
         optimizer,

@@ -5,17 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    ChatTemplate, Columns, DataError, Kind, Lengths, Long, Opening, Order, Recipe, SAMPLE_ROWS, Sources, TextTokenizer,
-    count_samples, suggest_length, suggest_lengths,
+    ChatTemplate, Columns, DataError, Elsewhere, Kind, Lengths, Long, Opening, Order, Recipe, SAMPLE_ROWS, Sources,
+    TextTokenizer, count_samples, suggest_length, suggest_lengths,
 };
-use plimsoll_machine::{Headroom, Root};
+use plimsoll_machine::{Bytes, Headroom, Root};
 use plimsoll_model::ModelFolder;
 use plimsoll_plan::program::Job;
 use plimsoll_plan::spec::ModelSpec;
 
 use super::loader_hook;
+use crate::elsewhere;
 use crate::rates::cache_folder;
-use crate::render::{Fail, OrFail};
+use crate::render::{self, Fail, OrFail};
 use crate::settings::{Settings, kind_name};
 
 /// Most tokens of a sample that nobody gave a length for.
@@ -23,13 +24,22 @@ const LONGEST_SAMPLE: usize = 1024;
 /// Most new tokens of an answer to a chat's prompt during evaluation.
 const NEW_TOKENS: usize = 64;
 
-/// Opens data; what is packed is unpacked into the cache, where it stays for the next run. The kernel may keep files in half of
-/// the memory that can be had: what is larger would only push out other pages, and in a cgroup those of the run itself.
-pub fn open(files: &[PathBuf], kind: Kind, columns: Columns) -> Result<Sources, DataError> {
+/// Opens data; what is packed is unpacked into the cache, where it stays for the next run, as do parts of what lies elsewhere: `cache`
+/// of them at most, where it is said. The kernel may keep files in half of the memory that can be had: what is larger would only push
+/// out other pages, and in a cgroup those of the run itself.
+pub fn open(files: &[PathBuf], kind: Kind, columns: Columns, cache: Option<Bytes>) -> Result<Sources, DataError> {
     let usable = Headroom::find(&Root::system()).and_then(|headroom| headroom.read());
     let cached = usable.map_or(u64::MAX, |bytes| bytes.0 / 2);
     let folder = cache_folder().join("data");
-    Sources::open_with(files, kind, columns, Opening { folder: Some(&folder), cached })
+    let parts = elsewhere::cache(cache, &folder).0;
+    let elsewhere = Some(Elsewhere { files: elsewhere::files(|told| render::talk(told)), cache: parts });
+    Sources::open_with(files, kind, columns, Opening { folder: Some(&folder), cached, elsewhere })
+}
+
+/// What parts of these data take of the disk: as much as they are, or as much as they may.
+pub fn fetched(of: &[&Sources], cache: Option<Bytes>) -> Bytes {
+    let there = of.iter().map(|sources| Bytes(sources.remote_bytes())).sum::<Bytes>();
+    there.min(elsewhere::cache(cache, &cache_folder().join("data")))
 }
 
 /// Opens the training data as what the job says, or as what the model and the columns ask for.
@@ -39,7 +49,7 @@ pub fn open_sources(
     remarks: &mut Vec<String>,
 ) -> Result<(Arc<Sources>, Kind), Fail> {
     let columns = || Columns { source: settings.source.clone(), target: settings.target.clone() };
-    let open = |kind| open(&settings.train_data, kind, columns());
+    let open = |kind| open(&settings.train_data, kind, columns(), settings.cache);
     let (sources, kind) = match (settings.kind, spec) {
         (None, ModelSpec::T5(_)) => (open(Kind::Pairs).or_usage()?, Kind::Pairs),
         (Some(Kind::Pairs), ModelSpec::Decoder(_)) => {

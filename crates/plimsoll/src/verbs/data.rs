@@ -95,7 +95,7 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
 /// The data as what was said, or as the first kind that its columns are.
 pub(super) fn open(files: &[PathBuf], rows: &RowArgs) -> Result<(Sources, Kind), Fail> {
     let columns = || Columns { source: rows.source.clone(), target: rows.target.clone() };
-    let open = |kind: Kind| samples::open(files, kind, columns());
+    let open = |kind: Kind| samples::open(files, kind, columns(), rows.data_cache);
     if let Some(name) = &rows.kind {
         let wrong = || Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{name}`"));
         let kind = kind_named(name).ok_or_else(wrong)?;

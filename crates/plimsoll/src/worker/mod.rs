@@ -17,6 +17,7 @@ use plimsoll_plan::choose::Plan;
 use plimsoll_recover::{NewsWriter, StopFlag, atomic_write};
 
 use crate::args::WorkerArgs;
+use crate::elsewhere;
 use crate::heap::{self, Role};
 use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
@@ -30,6 +31,10 @@ use run::{Run, Start};
 pub fn run(args: &WorkerArgs) -> Result<(), Fail> {
     let folder = args.run.as_path();
     let stop = StopFlag::install()?;
+    elsewhere::end_when({
+        let stop = stop.clone();
+        move || stop.requested()
+    });
     // SAFETY: the supervisor opened this descriptor for us, and nothing else in this process knows of it.
     let news = args.news.and_then(|number| unsafe { NewsWriter::adopt(number) });
     last_words::on_panic(folder);

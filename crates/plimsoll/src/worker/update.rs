@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use plimsoll_data::{BatchFacts, Cursor, Kind as DataKind, Loader};
+use plimsoll_data::{BatchFacts, Cursor, DataError, Kind as DataKind, Loader};
 use plimsoll_engine::cuda::CudaEngine;
 use plimsoll_engine::{MicroStep, NotFinite, Stepper, Updated};
 
@@ -19,6 +19,12 @@ pub(super) enum Outcome {
     Done,
     Skipped(NotFinite),
     Torn,
+}
+
+/// Whether the loader ended because it was asked to.
+fn gave_up_waiting(fail: &Fail) -> bool {
+    let fact = fail.fact.as_ref().and_then(|fact| fact.downcast_ref::<DataError>());
+    matches!(fact, Some(DataError::Stopped))
 }
 
 /// What one update came to.
@@ -103,10 +109,15 @@ impl Run<'_> {
                 return Ok(None);
             }
             let asked = Instant::now();
-            let (facts, launched) = match std::mem::take(&mut self.ahead) {
-                Ahead::Launched(facts) => (facts, true),
-                Ahead::Loaded(loaded) => (loaded?, false),
-                Ahead::Nothing => (loader.next(self.engine.slot())?, false),
+            let loaded = match std::mem::take(&mut self.ahead) {
+                Ahead::Launched(facts) => Ok((facts, true)),
+                Ahead::Loaded(loaded) => loaded.map(|facts| (facts, false)),
+                Ahead::Nothing => loader.next(self.engine.slot()).map(|facts| (facts, false)).map_err(Fail::from),
+            };
+            let (facts, launched) = match loaded {
+                // Data that lie elsewhere were waited for, and the wait was ended.
+                Err(fail) if self.stop.requested() && gave_up_waiting(&fail) => return Ok(None),
+                loaded => loaded?,
             };
             data_seconds += asked.elapsed().as_secs_f64();
             step = MicroStep { samples: facts.samples, first_sample: samples, ..step };

@@ -1,0 +1,444 @@
+//! Objects and files of HTTP servers, read by position: for data that lie elsewhere.
+//!
+//! Invariant: what is read is of the version that was looked at, or an error; what passes (timeouts, answers of 429 and 5xx,
+//! connections that break) is tried again from the byte where it broke off, and the caller waits. What only a person can
+//! cure is told at once. No body is held: its pieces are handed on as they come. It knows nothing of what is in them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Key;
+use object_store::{
+    ClientConfigKey, Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt,
+};
+use plimsoll_machine::Bytes;
+use tokio::runtime::{Builder, Runtime};
+use url::Url;
+
+use crate::patience::wait;
+use crate::remote::{Service, retries};
+use crate::report::Mode;
+use crate::send::next_chunk;
+use crate::source;
+use crate::trouble::{Nature, trouble};
+use crate::wire::{Connector, Redirects};
+
+/// Heap of reading: a connection, what is buffered of it, certificates, the runtime.
+pub const READING: Bytes = Bytes::mib(6);
+
+/// How long somebody who opens data is kept waiting for a store that does not answer.
+const LOOKING: Duration = Duration::from_secs(2 * 60);
+/// How long a read waits: a network that is gone for a while costs a run nothing but that while.
+const WAITING: Duration = Duration::from_secs(30 * 60);
+/// How often it is asked whether to go on.
+const ASK: Duration = Duration::from_millis(200);
+
+/// How long what is on its way may take when it is.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// An object as it was when it was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Where it is.
+    pub url: String,
+    /// Its length.
+    pub bytes: Bytes,
+    /// What tells this version from others: its entity tag, or when it was changed.
+    pub version: String,
+}
+
+/// Why an object cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// It is not what it was.
+    #[error("it changed: found {found}")]
+    Changed {
+        /// What is there now.
+        found: String,
+    },
+    /// It cannot be read, as it stands behind its URL, and what to do about it.
+    #[error("{problem}; {hint}")]
+    Refused {
+        /// What is wrong.
+        problem: String,
+        /// The remedy.
+        hint: String,
+    },
+    /// Asked to end while it waited.
+    #[error("asked to end")]
+    Stopped,
+}
+
+fn refused(problem: impl Into<String>, hint: impl Into<String>) -> ObjectError {
+    ObjectError::Refused { problem: problem.into(), hint: hint.into() }
+}
+
+/// Asks whether to end.
+type Ask = Box<dyn Fn() -> bool + Send + Sync>;
+/// Hears of a trouble that is waited for, and of its end.
+type Hear = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Reads objects. Nothing is started and nothing is asked before the first call.
+pub struct Objects {
+    runtime: OnceLock<Runtime>,
+    stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+    asked_to_end: Ask,
+    hear: Hear,
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Objects")
+    }
+}
+
+/// A URL, taken apart.
+struct Address {
+    /// `s3://bucket` or `https://host:1234`.
+    home: String,
+    scheme: String,
+    key: Key,
+}
+
+impl Address {
+    fn of(url: &str) -> Result<Address, ObjectError> {
+        let wrong = |problem: String| {
+            refused(format!("is no URL of data: {problem}"), "expected `s3://bucket/file` or `https://host/file`")
+        };
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it has no `://`".into()))?;
+        if Service::named(scheme).is_some() {
+            // As everywhere with stores, the key is what stands there, unescaped.
+            let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() || bucket.contains('@') {
+                return Err(wrong("expected a bucket behind `://`, and no credentials".into()));
+            }
+            let key = Key::parse(key).map_err(|error| wrong(error.to_string()))?;
+            return Ok(Address { home: format!("{scheme}://{bucket}"), scheme: scheme.into(), key });
+        }
+        let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
+        if !["http", "https"].contains(&scheme) {
+            return Err(wrong("expected `s3://`, `gs://`, `az://`, `http://` or `https://`".into()));
+        }
+        if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some() {
+            return Err(wrong("it has credentials or a query in it, which are not taken".into()));
+        }
+        let key = Key::from_url_path(parsed.path()).map_err(|error| wrong(error.to_string()))?;
+        Ok(Address { home: parsed.origin().ascii_serialization(), scheme: scheme.into(), key })
+    }
+
+    /// What a person can do where the store refuses.
+    fn hint(&self) -> &'static str {
+        match Service::named(&self.scheme) {
+            Some(Service::S3) => {
+                "credentials are found as by the AWS CLI (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role); \
+                 AWS_SKIP_SIGNATURE=true reads public buckets, AWS_ENDPOINT_URL names another server"
+            }
+            Some(Service::Google) => "GOOGLE_APPLICATION_CREDENTIALS names the file of a service account",
+            Some(Service::Azure) => "give AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or a token)",
+            None => "files of HTTP servers are read without credentials; copy it here if it needs some",
+        }
+    }
+}
+
+/// What tells versions of an object apart.
+fn version(meta: &ObjectMeta) -> String {
+    meta.e_tag.clone().unwrap_or_else(|| format!("changed {}", meta.last_modified.to_rfc3339()))
+}
+
+/// How one try to read ended before all was read.
+enum Broke {
+    Store(StoreError),
+    Here(io::Error),
+    Changed(String),
+    Early,
+}
+
+impl Objects {
+    /// `asked_to_end` is asked while something is waited for; `hear` is told of a trouble once, and when it is over.
+    pub fn new(
+        asked_to_end: impl Fn() -> bool + Send + Sync + 'static,
+        hear: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Objects {
+        let (asked_to_end, hear) = (Box::new(asked_to_end), Box::new(hear));
+        Objects { runtime: OnceLock::new(), stores: Mutex::default(), asked_to_end, hear }
+    }
+
+    /// All objects whose URL begins with `prefix`, sorted.
+    pub fn list(&self, prefix: &str) -> Result<Vec<Object>, ObjectError> {
+        let folder = prefix.rsplit_once('/').map_or(prefix, |(folder, _)| folder);
+        let folder = if folder.ends_with("/") { prefix } else { folder };
+        let (address, store) = self.reach(folder)?;
+        if Service::named(&address.scheme).is_none() {
+            return Err(refused("has no list of its files", "name each file"));
+        }
+        let all = async || {
+            let (mut stream, mut found) = (store.list(Some(&address.key)), Vec::new());
+            while let Some(meta) = stream.next().await.transpose()? {
+                let url = format!("{}/{}", address.home, meta.location);
+                if url.starts_with(prefix) {
+                    found.push(Object { url, bytes: Bytes(meta.size), version: version(&meta) });
+                }
+            }
+            Ok(found)
+        };
+        let mut found = self.block_on(self.persist(&address, prefix, all))?;
+        found.sort_unstable_by(|one, other| one.url.cmp(&other.url));
+        Ok(found)
+    }
+
+    /// Length and version of an object.
+    pub fn look(&self, url: &str) -> Result<Object, ObjectError> {
+        let (address, store) = self.reach(url)?;
+        let meta = self.block_on(self.persist(&address, url, async || store.head(&address.key).await))?;
+        Ok(Object { url: url.into(), bytes: Bytes(meta.size), version: version(&meta) })
+    }
+
+    /// Gives a part of an object to `take`, in pieces; an error of `take` is the inner one.
+    pub fn read(
+        &self,
+        object: &Object,
+        part: Range<u64>,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<io::Result<()>, ObjectError> {
+        let (address, store) = self.reach(&object.url)?;
+        self.block_on(self.read_part(&address, &*store, object, part, take))
+    }
+
+    /// The store of a URL, made once.
+    fn reach(&self, url: &str) -> Result<(Address, Arc<dyn ObjectStore>), ObjectError> {
+        let address = Address::of(url)?;
+        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = stores.get(&address.home) {
+            return Ok((address, store.clone()));
+        }
+        let connector = |redirects| Connector { pace: None, redirects };
+        let made: Result<Arc<dyn ObjectStore>, StoreError> = match Service::named(&address.scheme) {
+            Some(service) => {
+                let bucket = address.home.rsplit('/').next().unwrap_or_default();
+                let made = service.bucket(bucket, connector(Redirects::Refuse));
+                made.map_err(|error| refused(format!("cannot be used: {error}"), address.hint()))?
+                    .map(|(store, _)| store)
+            }
+            None => HttpBuilder::new()
+                .with_url(address.home.as_str())
+                .with_config(ClientConfigKey::AllowHttp, (address.scheme == "http").to_string())
+                .with_retry(retries())
+                .with_http_connector(connector(Redirects::Follow))
+                .build()
+                .map(|store| Arc::new(store) as _),
+        };
+        let store =
+            made.map_err(|error| refused(format!("cannot be used: {}", trouble(&error).problem), address.hint()))?;
+        stores.insert(address.home.clone(), store.clone());
+        Ok((address, store))
+    }
+
+    /// Runs to the end, or to when it is asked to end.
+    fn block_on<T>(&self, work: impl Future<Output = Result<T, ObjectError>>) -> Result<T, ObjectError> {
+        let runtime = match self.runtime.get() {
+            Some(runtime) => runtime,
+            None => {
+                let made = Builder::new_current_thread().enable_all().build();
+                let made = made.map_err(|error| refused(format!("cannot be read: {error}"), "try again"))?;
+                self.runtime.get_or_init(|| made)
+            }
+        };
+        let asked = async {
+            while !(self.asked_to_end)() {
+                tokio::time::sleep(ASK).await;
+            }
+            // What comes now still comes.
+            tokio::time::sleep(GRACE).await;
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                done = work => done,
+                () = asked => Err(ObjectError::Stopped),
+            }
+        })
+    }
+
+    /// Does `deed` until it is done, or for as long as somebody who opens data waits.
+    async fn persist<T>(
+        &self,
+        address: &Address,
+        url: &str,
+        mut deed: impl AsyncFnMut() -> Result<T, StoreError>,
+    ) -> Result<T, ObjectError> {
+        let mut patience = Waits::new(self, address, url, LOOKING);
+        loop {
+            match deed().await {
+                Ok(done) => {
+                    patience.well();
+                    return Ok(done);
+                }
+                Err(error) => patience.weather(&error).await?,
+            }
+        }
+    }
+
+    async fn read_part(
+        &self,
+        address: &Address,
+        store: &dyn ObjectStore,
+        object: &Object,
+        part: Range<u64>,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<io::Result<()>, ObjectError> {
+        let mut at = part.start;
+        let mut patience = Waits::new(self, address, &object.url, WAITING);
+        while at < part.end {
+            let before = at;
+            let broke = match stream_part(store, &address.key, object, &mut at, part.end, take).await {
+                Ok(()) => break,
+                Err(broke) => broke,
+            };
+            if at > before {
+                patience.well();
+            }
+            let error = match broke {
+                Broke::Here(error) => return Ok(Err(error)),
+                Broke::Changed(found) => return Err(ObjectError::Changed { found }),
+                Broke::Early => early(),
+                Broke::Store(StoreError::Precondition { .. }) => {
+                    return Err(ObjectError::Changed { found: "another one".into() });
+                }
+                Broke::Store(error) => error,
+            };
+            if no_ranges(&error) {
+                let problem = "does not give parts of files: the server ignores `Range`";
+                return Err(refused(problem, "copy it here, or to a server that knows ranges"));
+            }
+            // A shorter file answers with odd errors; a look tells.
+            if let Ok(now) = store.head(&address.key).await
+                && (now.size != object.bytes.0 || version(&now) != object.version)
+            {
+                return Err(ObjectError::Changed { found: told(&now) });
+            }
+            patience.weather(&error).await?;
+        }
+        patience.well();
+        Ok(Ok(()))
+    }
+}
+
+fn told(meta: &ObjectMeta) -> String {
+    format!("one of {} bytes, `{}`", meta.size, version(meta))
+}
+
+fn early() -> StoreError {
+    StoreError::Generic { store: "HTTP", source: "the answer ended before its end".into() }
+}
+
+/// Whether the answer was the whole file instead of a part.
+fn no_ranges(error: &StoreError) -> bool {
+    matches!(error, StoreError::NotSupported { .. }) || error.to_string().contains("non-partial response")
+}
+
+/// Reads from `at` on, which moves.
+async fn stream_part(
+    store: &dyn ObjectStore,
+    key: &Key,
+    object: &Object,
+    at: &mut u64,
+    end: u64,
+    take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), Broke> {
+    // A weak tag matches nothing, by the rules of HTTP; it is compared below.
+    let tag = Some(object.version.clone()).filter(|tag| tag.starts_with('"'));
+    let options = GetOptions { range: Some(GetRange::Bounded(*at..end)), if_match: tag, ..GetOptions::default() };
+    let got = store.get_opts(key, options).await.map_err(Broke::Store)?;
+    if got.meta.size != object.bytes.0 || version(&got.meta) != object.version {
+        return Err(Broke::Changed(told(&got.meta)));
+    }
+    let mut stream = got.into_stream();
+    while let Some(chunk) = next_chunk(&mut stream).await.map_err(Broke::Store)? {
+        let chunk = &chunk[..chunk.len().min((end - *at) as usize)];
+        take(chunk).map_err(Broke::Here)?;
+        *at += chunk.len() as u64;
+    }
+    if *at < end { Err(Broke::Early) } else { Ok(()) }
+}
+
+/// Waiting for a trouble to pass.
+struct Waits<'a> {
+    objects: &'a Objects,
+    address: &'a Address,
+    url: &'a str,
+    most: Duration,
+    /// When it began, and how often it was tried since.
+    since: Option<(Instant, u32)>,
+}
+
+impl<'a> Waits<'a> {
+    fn new(objects: &'a Objects, address: &'a Address, url: &'a str, most: Duration) -> Waits<'a> {
+        Waits { objects, address, url, most, since: None }
+    }
+
+    /// Something came.
+    fn well(&mut self) {
+        if self.since.take().is_some_and(|(_, tries)| tries > 1) {
+            (self.objects.hear)(&format!("`{}` answers again", self.url));
+        }
+    }
+
+    /// Waits, where that may help.
+    async fn weather(&mut self, error: &StoreError) -> Result<(), ObjectError> {
+        let found = trouble(error);
+        let (began, tries) = self.since.map_or((Instant::now(), 1), |(began, tries)| (began, tries + 1));
+        self.since = Some((began, tries));
+        match found.nature {
+            Nature::Absent => {
+                let hint = "look at the name, and at the bucket or server that it is looked for in";
+                return Err(refused("is not there", hint));
+            }
+            Nature::Lasting | Nature::Gone => return Err(refused(found.problem, self.address.hint())),
+            Nature::Passing if began.elapsed() >= self.most => {
+                let minutes = self.most.as_secs() / 60;
+                let hint =
+                    format!("it was tried for {minutes} minutes; begin again, or resume, when it can be reached");
+                return Err(refused(found.problem, hint));
+            }
+            Nature::Passing => {}
+        }
+        // The first failure is common, and tried again at once or nearly so.
+        if tries == 2 {
+            let most = self.most.as_secs() / 60;
+            (self.objects.hear)(&format!(
+                "`{}` {}; it is tried again for up to {most} minutes",
+                self.url, found.problem
+            ));
+        }
+        let time = wait(Nature::Passing, tries, Mode::Following, source::chance()).unwrap_or(ASK);
+        tokio::time::sleep(time).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(url: &str) -> Result<(String, String), String> {
+        Address::of(url).map(|address| (address.home, address.key.to_string())).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_url_is_a_home_and_a_key_and_secrets_in_it_are_refused() {
+        let two = |home: &str, key: &str| Ok((home.to_string(), key.to_string()));
+        assert_eq!(address("s3://b/some/key 1%20.csv"), two("s3://b", "some/key 1%20.csv"));
+        assert_eq!(address("az://c/x.csv"), two("az://c", "x.csv"));
+        assert_eq!(address("http://127.0.0.1:8080/a%20b.csv"), two("http://127.0.0.1:8080", "a b.csv"));
+        assert!(address("ftp://h/x").unwrap_err().contains("expected `s3://`"));
+        for url in ["https://user:s3cret@h/x", "https://h/x?sig=s3cret", "s3://k:s3cret@b/x"] {
+            let told = address(url).unwrap_err();
+            assert!(!told.contains("s3cret") && told.contains("credentials"), "{told}");
+        }
+    }
+}
