@@ -19,9 +19,8 @@ impl Order {
             let room = sources.window_room(self.with_window(blocks));
             room.text_bytes + room.rows * (ROW_ENTRY_BYTES + 4) <= ceiling / 2
         };
-        let (mut most, mut above) = (1, self.window_blocks().min(sources.blocks().len()) + 1);
-        // A window as it was, where all of it fits: one that is larger than the files stays the same number.
-        if fits(above - 1) {
+        let (mut most, mut above) = (1, self.window_blocks());
+        if fits(above) {
             return self;
         }
         while above - most > 1 {

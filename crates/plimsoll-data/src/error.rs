@@ -82,6 +82,20 @@ pub enum DataError {
         /// The first of them.
         path: PathBuf,
     },
+    /// A weight so small that a pass would have no row of its set.
+    #[error(
+        "set {set} of the mixture (`{path}` ...) has {rows} rows, and a weight of {weight} leaves none of them; give it a larger one"
+    )]
+    NothingLeft {
+        /// Which set, from 1.
+        set: usize,
+        /// Its first file.
+        path: PathBuf,
+        /// Its rows.
+        rows: u64,
+        /// Its weight.
+        weight: f64,
+    },
     /// Source and target are the same column.
     #[error("source and target are both the column `{column}`")]
     SameColumn {

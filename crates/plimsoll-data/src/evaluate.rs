@@ -104,7 +104,7 @@ impl RowTexts {
     /// Source and target of row `row`; of a chat its messages as JSON, and of a text the text, with nothing as target.
     /// Rows of one block, and blocks in ascending order, are quick.
     pub fn pair(&mut self, row: u64) -> Result<(&str, &str), DataError> {
-        let rows = self.sources.rows();
+        let rows = self.sources.facts().rows;
         if row >= rows {
             return Err(DataError::NoSuchRow { row, rows });
         }

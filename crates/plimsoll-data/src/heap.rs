@@ -9,6 +9,7 @@ use crate::assemble::Assembler;
 use crate::ring::Slot;
 use crate::tokenizer::{MOST_WEIGHT, clip_bytes};
 use crate::tube::TubeRoom;
+use crate::visits::{Deal, VISIT_BYTES};
 use crate::window::ROW_ENTRY_BYTES;
 use crate::{ColumnPages, DataFacts, Kind, Order, Recipe, Sources};
 
@@ -39,7 +40,7 @@ const DICTIONARY_ENTRY_BYTES: u64 = size_of::<parquet::data_type::ByteArray>() a
 pub struct LoaderHeap {
     /// The block index, file names, Parquet row groups, Arrow batches.
     pub index_bytes: u64,
-    /// Texts of one shuffle window, its blocks and its order of rows.
+    /// Texts of one shuffle window, its blocks and its order of rows; of a mixture also what a pass visits.
     pub window_bytes: u64,
     /// Buffers for reading one block.
     pub read_bytes: u64,
@@ -66,11 +67,14 @@ pub struct LoadFacts {
     pub window_text_bytes: u64,
     /// Rows in the largest window.
     pub window_rows: u64,
-    /// Blocks in a window.
+    /// Blocks in a window, or parts of them.
     #[serde(default)]
     pub window_blocks: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
+    /// Bytes of the lists of a pass, of a mixture.
+    #[serde(default)]
+    pub mixture_bytes: u64,
     /// What a row is.
     #[serde(default)]
     pub kind: Kind,
@@ -120,8 +124,9 @@ impl Sources {
             data: *self.facts(),
             window_text_bytes: room.text_bytes,
             window_rows: room.rows,
-            window_blocks: order.window_blocks().min(self.blocks().len()) as u64,
+            window_blocks: room.visits,
             index_bytes: self.index_bytes(),
+            mixture_bytes: if self.is_mixture() { Deal::new(self.laid(), order).list_bytes(self.laid()) } else { 0 },
             kind: self.kind(),
             template_bytes: 0,
             tokenizer_effort: TOKENIZER_BYTES_PER_TEXT_BYTE,
@@ -149,7 +154,10 @@ pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetc
     };
     LoaderHeap {
         index_bytes: facts.index_bytes,
-        window_bytes: facts.window_text_bytes + facts.window_rows * (ROW_ENTRY_BYTES + 4) + facts.window_blocks * 4,
+        window_bytes: facts.window_text_bytes
+            + facts.window_rows * (ROW_ENTRY_BYTES + 4)
+            + facts.window_blocks * (4 + VISIT_BYTES)
+            + facts.mixture_bytes,
         read_bytes: read_bytes(&facts.data, facts.kind),
         ring_bytes,
         tokenize_bytes: threads as u64 * thread + facts.template_bytes,

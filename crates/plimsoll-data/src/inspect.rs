@@ -276,7 +276,7 @@ pub fn inspect(
     let mut bytes = Histogram::default();
     let mut tokens = tokenizer.map(|_| [Histogram::default(), Histogram::default()]);
     let mut repeats = Seen::new(MOST_HASHES);
-    let every = sources.rows().div_ceil(MOST_TOKENISED).max(1);
+    let every = sources.facts().rows.div_ceil(MOST_TOKENISED).max(1);
     let (mut row, mut longer) = (0, 0);
     for block in 0..blocks {
         texts.clear();

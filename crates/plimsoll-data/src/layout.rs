@@ -76,6 +76,9 @@ pub struct DataFacts {
     /// Heap of reading files that lie elsewhere, where there are any.
     #[serde(default)]
     pub remote_bytes: u64,
+    /// Of a mixture: a number that tells its sets and weights from others; else 0.
+    #[serde(default)]
+    pub mixture: u64,
 }
 
 /// The largest Parquet pages of one column; all zero where there is no Parquet file.
@@ -156,6 +159,11 @@ impl BlockBuilder {
             self.facts.largest_block = self.facts.largest_block.max(u64::from(block.raw_bytes));
             self.blocks.push(block);
         }
+    }
+
+    /// Blocks that are closed.
+    pub fn count(&self) -> usize {
+        self.blocks.len()
     }
 
     /// The index and the facts.

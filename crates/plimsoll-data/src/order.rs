@@ -34,6 +34,14 @@ impl Order {
         self.window_blocks
     }
 
+    pub(crate) fn shuffles(self) -> bool {
+        self.shuffle
+    }
+
+    pub(crate) fn seed(self) -> u64 {
+        self.seed
+    }
+
     /// Windows of a pass over `count` blocks.
     pub(crate) fn windows(self, count: usize) -> usize {
         count.div_ceil(self.window_blocks)
@@ -58,15 +66,13 @@ impl Order {
                 Some(without) if without < window => window - 1,
                 _ => window,
             };
-            let key = Draws::new([self.seed ^ stretch.rotate_left(32), epoch, u64::MAX]).0;
+            let key = Draws::new([self.seed ^ stretch.rotate_left(32), epoch, u64::MAX]).key();
             blocks.push((first + permuted(key, nth, size)) as u32);
         }
     }
 
-    /// Writes the order of the `count` rows of window number `window` into `rows`.
-    pub(crate) fn rows(self, epoch: u64, window: u64, count: usize, rows: &mut Vec<u32>) {
-        rows.clear();
-        rows.extend(0..count as u32);
+    /// Puts the rows of window number `window` in order.
+    pub(crate) fn rows(self, epoch: u64, window: u64, rows: &mut [u32]) {
         if self.shuffle {
             shuffle(rows, &mut Draws::new([self.seed, epoch, window]));
         }
@@ -75,7 +81,7 @@ impl Order {
 
 /// Where `at` comes in a permutation of `0..size` of its own for each key: a Feistel network over the next power of four, entered
 /// again until it leads back inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
-fn permuted(key: u64, at: u64, size: u64) -> u64 {
+pub(crate) fn permuted(key: u64, at: u64, size: u64) -> u64 {
     let half = (64 - size.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1 << half) - 1;
     let mut value = at;
@@ -113,6 +119,11 @@ impl Draws {
         Draws(state)
     }
 
+    /// The words as one.
+    pub fn key(self) -> u64 {
+        self.0
+    }
+
     /// A draw from `0..n`; the bias of the multiplication is below n / 2^64.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
@@ -135,8 +146,8 @@ mod tests {
     #[test]
     fn orders_are_permutations_that_differ_by_seed_epoch_and_window() {
         let rows = |seed, epoch, window| {
-            let mut out = Vec::new();
-            Order::new(seed, true).rows(epoch, window, 500, &mut out);
+            let mut out: Vec<u32> = (0..500).collect();
+            Order::new(seed, true).rows(epoch, window, &mut out);
             out
         };
         let first = rows(1, 0, 0);
@@ -152,17 +163,17 @@ mod tests {
     /// The order is part of what a checkpoint means: these numbers may never change.
     #[test]
     fn the_order_is_the_same_for_ever() {
-        let mut out = Vec::new();
-        Order::new(7, true).rows(3, 2, 10, &mut out);
+        let mut out: Vec<u32> = (0..10).collect();
+        Order::new(7, true).rows(3, 2, &mut out);
         assert_eq!(out, [8, 5, 3, 7, 2, 9, 0, 6, 1, 4]);
     }
 
     #[test]
     fn every_place_is_equally_likely() {
         let mut counts = [[0u32; 8]; 8];
-        let mut out = Vec::new();
         for seed in 0..8000 {
-            Order::new(seed, true).rows(0, 0, 8, &mut out);
+            let mut out: Vec<u32> = (0..8).collect();
+            Order::new(seed, true).rows(0, 0, &mut out);
             for (place, &row) in out.iter().enumerate() {
                 counts[place][row as usize] += 1;
             }

@@ -13,12 +13,14 @@ use crate::columns::{ChosenColumns, Columns};
 use crate::form::Form;
 use crate::input::{Origin, Reach};
 use crate::layout::{Block, BlockBuilder, DataFacts, PARQUET_BLOCK, block_target};
+use crate::mixture::{DataSet, Set, Weight};
 use crate::order::mix;
 use crate::packed::Packing;
 use crate::page_cache::{self, LET_GO_EVERY, Pages, READ_AHEAD, ReadOnce};
 use crate::parquet_file::{self, ParquetFile};
 use crate::remote::{RemoteFiles, expand_url, remote_url};
 use crate::rows::{self, RowFile, RowScratch, Scan};
+use crate::visits::{Deal, Laid, largest};
 use crate::window::{RowPlace, Texts};
 use crate::{DataError, Kind, Order};
 
@@ -27,7 +29,8 @@ use crate::{DataError, Kind, Order};
 pub struct Sources {
     files: Box<[DataFile]>,
     blocks: Box<[Block]>,
-    columns: ChosenColumns,
+    /// In the order of their blocks; one, where there is no mixture.
+    sets: Box<[Set]>,
     facts: DataFacts,
     /// Bytes that were read since pages were let go, where they are.
     read: Option<AtomicU64>,
@@ -78,6 +81,7 @@ enum Kept {
 pub(crate) struct WindowRoom {
     pub text_bytes: u64,
     pub rows: u64,
+    pub visits: u64,
 }
 
 impl Sources {
@@ -107,18 +111,33 @@ impl Sources {
         patterns: &[PathBuf],
         kind: Kind,
         wanted: Columns,
+        opening: Opening<'_>,
+    ) -> Result<Sources, DataError> {
+        let set = DataSet { files: patterns.to_vec(), columns: wanted, weight: Weight::ONE };
+        Sources::open_mixture(&[set], kind, opening)
+    }
+
+    /// As [`Sources::open_with`], several sets of rows of one kind, each with its columns and its weight.
+    pub fn open_mixture(
+        sets: &[DataSet],
+        kind: Kind,
         Opening { folder, cached, elsewhere }: Opening<'_>,
     ) -> Result<Sources, DataError> {
-        let paths = expand(patterns, elsewhere.map(|elsewhere| &**elsewhere.files))?;
+        let mut paths = Vec::new();
+        for (number, set) in sets.iter().enumerate() {
+            let found = expand(&set.files, elsewhere.map(|elsewhere| &**elsewhere.files))?;
+            paths.extend(found.into_iter().map(|path| (number, path)));
+        }
+        let remote = paths.iter().any(|(_, path)| remote_url(path).is_some());
         let reach = match (elsewhere, folder) {
-            (Some(Elsewhere { files, cache }), Some(folder)) if paths.iter().any(|path| remote_url(path).is_some()) => {
+            (Some(Elsewhere { files, cache }), Some(folder)) if remote => {
                 Some(Reach { files: files.clone(), cache: Arc::new(BlockCache::open(folder, cache)?) })
             }
             _ => None,
         };
         let (mut bytes, mut stored) = (0, 0);
         let mut origins = Vec::with_capacity(paths.len());
-        for path in &paths {
+        for (_, path) in &paths {
             let (_, packing) = format(path)?;
             if packing.is_some() && folder.is_none() {
                 return Err(DataError::NoFolder { path: path.clone() });
@@ -135,14 +154,15 @@ impl Sources {
         }
         let target = block_target(bytes);
         let mut builder = BlockBuilder::new(target);
+        let mut opened = Vec::with_capacity(sets.len());
         let mut chosen = None;
-        let mut files = Vec::with_capacity(paths.len());
+        let mut files: Vec<DataFile> = Vec::with_capacity(paths.len());
         if let Some(reach) = &reach {
             builder.facts.remote_bytes = BlockCache::heap_bytes() + reach.files.heap_bytes();
         }
         for (number, mut origin) in origins.into_iter().enumerate() {
-            let file = number as u32;
-            let (chosen, builder) = (&mut chosen, &mut builder);
+            let (file, set) = (number as u32, paths[number].0);
+            let (chosen, builder, wanted) = (&mut chosen, &mut builder, &sets[set].columns);
             let (format, packing) = format(origin.path())?;
             origin.keep(pages);
             let once = pages == Pages::Go && !origin.is_remote();
@@ -151,41 +171,51 @@ impl Sources {
             let kept = match format {
                 Format::Rows(form) => {
                     let packed = packing.zip(folder);
-                    Kept::Rows(rows::scan(
-                        Scan { origin: &origin, file, form, packed, kind, wanted: &wanted },
-                        chosen,
-                        builder,
-                    )?)
+                    let scan = Scan { origin: &origin, file, form, packed, kind, wanted };
+                    Kept::Rows(rows::scan(scan, chosen, builder)?)
                 }
-                Format::Parquet => Kept::Parquet(parquet_file::scan(&origin, file, kind, &wanted, chosen, builder)?),
-                Format::Arrow => Kept::Arrow(arrow_file::scan(&origin, file, kind, &wanted, chosen, builder)?),
+                Format::Parquet => Kept::Parquet(parquet_file::scan(&origin, file, kind, wanted, chosen, builder)?),
+                Format::Arrow => Kept::Arrow(arrow_file::scan(&origin, file, kind, wanted, chosen, builder)?),
             };
             files.push(DataFile { origin, kept });
+            if paths.get(number + 1).is_none_or(|(next, _)| *next != set) {
+                builder.close();
+                opened.push(end_set(&opened, chosen.take(), &files, builder, sets[set].weight)?);
+            }
         }
         let (blocks, mut facts) = builder.finish();
         facts.files = files.len() as u64;
-        match chosen {
-            Some(columns) if facts.rows > 0 => Ok(Sources { files: files.into(), blocks, columns, facts, read }),
-            _ => Err(DataError::NoRows {
-                files: files.len(),
-                path: files.first().map(|f| f.origin.path().into()).unwrap_or_default(),
-            }),
+        let mut sources = Sources { files: files.into(), blocks, sets: opened.into(), facts, read };
+        if sources.is_mixture() {
+            let marks = sources.sets.iter().flat_map(|set| [set.rows, set.weight.parts()]);
+            sources.facts.mixture = marks.fold(1, |state, word| mix(state ^ mix(word)));
         }
+        Ok(sources)
     }
 
-    /// Rows in all files.
+    /// Rows of one pass: those of all files, unless they have weights.
     pub fn rows(&self) -> u64 {
-        self.facts.rows
+        self.sets.iter().map(|set| set.pass_rows).sum()
+    }
+
+    /// The data sets; one, where there is no mixture.
+    pub fn sets(&self) -> &[Set] {
+        &self.sets
+    }
+
+    /// There are several sets, or one whose rows do not come once each.
+    pub fn is_mixture(&self) -> bool {
+        self.laid().is_mixture()
     }
 
     /// What a row is.
     pub fn kind(&self) -> Kind {
-        self.columns.kind
+        self.columns().kind
     }
 
-    /// Which columns are read, and whether they were guessed.
+    /// Which columns are read, and whether they were guessed; of a mixture those of its first set.
     pub fn columns(&self) -> &ChosenColumns {
-        &self.columns
+        &self.sets[0].columns
     }
 
     /// What was found out, for the plan.
@@ -198,16 +228,20 @@ impl Sources {
         self.files.iter().map(|f| f.origin.path())
     }
 
-    /// Tells these rows from others: a number of where each block lies, how long it is, and of the columns that are read. Copies of
-    /// the files elsewhere have the same; a change that moves no row in its file is not seen.
+    /// Tells these rows from others: a number of where each block lies, how long it is, of the columns that are read, and of weights.
+    /// Copies of the files elsewhere have the same; a change that moves no row in its file is not seen.
     pub fn fingerprint(&self) -> u64 {
-        let ChosenColumns { source, target, input, .. } = &self.columns;
-        let names = [source.as_str(), target.as_str(), input.as_deref().unwrap_or_default()];
-        let letters = names.iter().flat_map(|name| name.bytes().map(u64::from).chain([u64::MAX]));
+        let names = self.sets.iter().flat_map(|set| {
+            let ChosenColumns { source, target, input, .. } = &set.columns;
+            [source.as_str(), target.as_str(), input.as_deref().unwrap_or_default()]
+        });
+        let letters = names.flat_map(|name| name.bytes().map(u64::from).chain([u64::MAX]));
         let block = |b: &Block| {
             [b.place, u64::from(b.raw_bytes), u64::from(b.text_bytes), u64::from(b.rows), u64::from(b.file)]
         };
-        letters.chain(self.blocks.iter().flat_map(block)).fold(self.rows(), |state, word| mix(state ^ mix(word)))
+        let marks = Some(self.facts.mixture).filter(|_| self.is_mixture());
+        let words = letters.chain(self.blocks.iter().flat_map(block)).chain(marks);
+        words.fold(self.facts.rows, |state, word| mix(state ^ mix(word)))
     }
 
     /// Bytes on the disk that were needed to unpack.
@@ -221,6 +255,11 @@ impl Sources {
         self.files.iter().filter(|f| f.origin.is_remote()).map(|f| f.origin.bytes()).sum()
     }
 
+    /// Where the rows lie.
+    pub(crate) fn laid(&self) -> Laid<'_> {
+        Laid { blocks: &self.blocks, sets: &self.sets }
+    }
+
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
@@ -230,8 +269,12 @@ impl Sources {
         let paths: u64 = self.files.iter().map(|f| f.origin.heap_bytes()).sum();
         let kept = |f: &DataFile| if let Kept::Rows(kept) = &f.kept { kept.heap_bytes() } else { 0 };
         let headers: u64 = self.files.iter().map(kept).sum();
-        let ChosenColumns { source, target, input, .. } = &self.columns;
-        let names = source.capacity() + target.capacity() + input.as_ref().map_or(0, String::capacity);
+        let of_set = |set: &Set| {
+            let ChosenColumns { source, target, input, .. } = &set.columns;
+            let names = source.capacity() + target.capacity() + input.as_ref().map_or(0, String::capacity);
+            names + set.path.capacity() + size_of::<Set>()
+        };
+        let names: usize = self.sets.iter().map(of_set).sum();
         size_of_val(&*self.blocks) as u64
             + size_of_val(&*self.files) as u64
             + paths
@@ -242,19 +285,14 @@ impl Sources {
 
     /// The most that any window of `order` can hold: its N largest blocks, whichever they are.
     pub(crate) fn window_room(&self, order: Order) -> WindowRoom {
+        if self.is_mixture() && order.shuffles() {
+            return Deal::new(self.laid(), order).room(self.laid());
+        }
         let most = |of: fn(&Block) -> u32| -> u64 {
-            let n = order.window_blocks().min(self.blocks.len());
-            // A heap of the N largest, smallest on top: no copy of the index.
-            let mut top = std::collections::BinaryHeap::with_capacity(n + 1);
-            for block in &self.blocks {
-                top.push(std::cmp::Reverse(of(block)));
-                if top.len() > n {
-                    top.pop();
-                }
-            }
-            top.iter().map(|v| u64::from(v.0)).sum()
+            largest(&self.blocks, order.window_blocks(), of).into_iter().map(u64::from).sum()
         };
-        WindowRoom { text_bytes: most(|b| b.text_bytes), rows: most(|b| b.rows) }
+        let visits = order.window_blocks().min(self.blocks.len()) as u64;
+        WindowRoom { text_bytes: most(|b| b.text_bytes), rows: most(|b| b.rows), visits }
     }
 
     /// `error`, with the file and the place of the row that it came of.
@@ -294,14 +332,36 @@ impl Sources {
     ) -> Result<(), DataError> {
         let block = self.blocks[number];
         let file = &self.files[block.file as usize];
+        let columns = &self.sets[self.sets.partition_point(|set| set.blocks.end <= number)].columns;
         let pages = [&self.facts.source_pages, &self.facts.target_pages, &self.facts.input_pages];
         let more = READ_AHEAD + pages.iter().map(|pages| pages.largest_stored).sum::<u64>();
         self.let_go_behind(u64::from(block.raw_bytes) + more)?;
         match &file.kept {
-            Kept::Rows(kept) => rows::read(&file.origin, kept, &self.columns, block, &mut scratch.rows, texts),
-            Kept::Parquet(kept) => parquet_file::read(&file.origin, kept, &self.columns, block, texts),
-            Kept::Arrow(kept) => arrow_file::read(&file.origin, kept, &self.columns, block, &mut scratch.arrow, texts),
+            Kept::Rows(kept) => rows::read(&file.origin, kept, columns, block, &mut scratch.rows, texts),
+            Kept::Parquet(kept) => parquet_file::read(&file.origin, kept, columns, block, texts),
+            Kept::Arrow(kept) => arrow_file::read(&file.origin, kept, columns, block, &mut scratch.arrow, texts),
         }
+    }
+}
+
+/// The set of all files and blocks that are behind those of the sets before.
+fn end_set(
+    before: &[Set],
+    columns: Option<ChosenColumns>,
+    files: &[DataFile],
+    builder: &BlockBuilder,
+    weight: Weight,
+) -> Result<Set, DataError> {
+    let gone: u64 = before.iter().map(|set| set.files).sum();
+    let rows = builder.facts.rows - before.iter().map(|set| set.rows).sum::<u64>();
+    let blocks = before.last().map_or(0, |set| set.blocks.end)..builder.count();
+    let path = files[gone as usize].origin.path().to_path_buf();
+    let count = files.len() as u64 - gone;
+    match columns {
+        Some(columns) if rows > 0 => {
+            Set { columns, path, files: count, rows, weight, pass_rows: 0, blocks }.weighed(before.len())
+        }
+        _ => Err(DataError::NoRows { files: count as usize, path }),
     }
 }
 

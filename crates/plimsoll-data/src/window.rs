@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::sources::ReadScratch;
+use crate::visits::{Visit, Visits};
 use crate::{Cursor, DataError, Order, Sources};
 
 /// Pairs of texts, end to end in one buffer.
@@ -61,8 +62,9 @@ pub(crate) struct Stream {
     order: Order,
     scratch: ReadScratch,
     texts: Texts,
-    /// The window's blocks, and its order of rows.
-    blocks: Vec<u32>,
+    /// Which window has what; the rows of this one, and their order.
+    all: Visits,
+    visits: Vec<Visit>,
     rows: Vec<u32>,
     epoch: u64,
     window: usize,
@@ -80,7 +82,8 @@ impl Stream {
             order,
             scratch: ReadScratch::for_sources(&sources),
             texts: Texts::with_room(room.text_bytes as usize, room.rows as usize),
-            blocks: Vec::with_capacity(order.window_blocks().min(sources.blocks().len())),
+            all: Visits::new(sources.laid(), order),
+            visits: Vec::with_capacity(room.visits as usize),
             rows: Vec::with_capacity(room.rows as usize),
             epoch: cursor.epoch,
             window: 0,
@@ -110,7 +113,8 @@ impl Stream {
 
     /// The texts of the next sample.
     pub fn next(&mut self) -> Result<(&str, &str), DataError> {
-        if self.next as u64 == self.rows_here {
+        // A window of a small mixture may have no row.
+        while self.next as u64 == self.rows_here {
             self.advance();
         }
         if !self.loaded {
@@ -128,7 +132,7 @@ impl Stream {
     /// Where the sample that `next` gave last lies.
     pub fn place(&self) -> RowPlace {
         let mut row = self.rows[self.next - 1];
-        for &block in &self.blocks {
+        for block in distinct(&self.visits) {
             let rows = self.sources.blocks()[block as usize].rows;
             if row < rows {
                 return RowPlace { block, row };
@@ -138,18 +142,17 @@ impl Stream {
         RowPlace::default()
     }
 
-    /// Finds the blocks of the window that it is at.
+    /// Finds the rows of the window that it is at.
     fn enter(&mut self) {
-        let all = self.sources.blocks();
-        self.order.blocks(self.epoch, self.window, all.len(), &mut self.blocks);
-        self.rows_here = self.blocks.iter().map(|&block| u64::from(all[block as usize].rows)).sum();
+        self.all.window(self.sources.laid(), self.epoch, self.window, &mut self.visits);
+        self.rows_here = self.visits.iter().map(|visit| u64::from(visit.rows)).sum();
         self.next = 0;
         self.loaded = false;
     }
 
     fn advance(&mut self) {
         self.window += 1;
-        if self.window == self.order.windows(self.sources.blocks().len()) {
+        if self.window == self.all.windows(self.sources.laid(), self.epoch) {
             self.window = 0;
             self.epoch += 1;
         }
@@ -158,11 +161,23 @@ impl Stream {
 
     fn load(&mut self) -> Result<(), DataError> {
         self.texts.clear();
-        for block in &self.blocks {
-            self.sources.read_block(*block as usize, &mut self.scratch, &mut self.texts)?;
+        self.rows.clear();
+        let (mut held, mut begins) = (None, 0);
+        for &Visit { block, first, rows } in &self.visits {
+            if held != Some(block) {
+                begins = self.texts.len() as u32;
+                self.sources.read_block(block as usize, &mut self.scratch, &mut self.texts)?;
+                held = Some(block);
+            }
+            self.rows.extend(begins + first..begins + first + rows);
         }
-        self.order.rows(self.epoch, self.window as u64, self.texts.len(), &mut self.rows);
+        self.order.rows(self.epoch, self.window as u64, &mut self.rows);
         self.loaded = true;
         Ok(())
     }
+}
+
+/// The blocks of visits, each once; visits of one block follow each other.
+fn distinct(visits: &[Visit]) -> impl Iterator<Item = u32> {
+    visits.chunk_by(|a, b| a.block == b.block).map(|of_block| of_block[0].block)
 }

@@ -412,6 +412,45 @@ fn the_loaders_heap_stays_below_its_formula() {
         }
     }
 
+    // A mixture, from the end of one pass into the next.
+    let set = |name: &str, weight: f64| {
+        let files = vec![files.iter().find(|f| f.0 == name).map(|f| f.1.clone()).unwrap()];
+        DataSet { files, columns: Columns::default(), weight: Weight::new(weight).unwrap() }
+    };
+    let sets = [set("more.jsonl", 0.3), set("mixed.parquet", 2.0), set("mixed.csv", 1.7), set("short.jsonl", 0.01)];
+    for window in [4, 64] {
+        let before = LIVE.load(Relaxed);
+        let sources = Arc::new(Sources::open_mixture(&sets, Kind::Pairs, Opening::default()).unwrap());
+        let order = Order::new(1, true).with_window(window);
+        let planned = loader_heap(&sources.load_facts(order), shape, 2, 4);
+        PEAK.store(LIVE.load(Relaxed), Relaxed);
+        let settings = LoaderSettings {
+            shape,
+            effective_batch: 4,
+            threads: 2,
+            prefetch_batches: 4,
+            cursor: Cursor { position: sources.rows() - 500, ..Cursor::default() },
+            limit: None,
+            ranks: Ranks::ONE,
+            on_thread_start: None,
+        };
+        let tokenizer = tokenizers[0].1.clone();
+        let mut loader = Loader::start(sources.clone(), order, tokenizer, Recipe::pairs(), settings).unwrap();
+        for _ in 0..1000 {
+            let slot = BatchSlot {
+                source: &mut buffers.0,
+                target: &mut buffers.1,
+                source_lens: &mut buffers.2,
+                target_lens: &mut buffers.3,
+            };
+            loader.next(slot).unwrap();
+        }
+        drop(loader);
+        let (used, total) = (PEAK.load(Relaxed) - before, planned.total_bytes());
+        println!("mixture, windows of {window}: used {used}, planned {total}: {planned:?}");
+        assert!(used <= total, "mixture: used {used}, planned {total}: {planned:?}");
+    }
+
     // An evaluation with its texts.
     for (name, path) in files.iter().filter(|f| f.0 != "hard.jsonl") {
         let before = LIVE.load(Relaxed);

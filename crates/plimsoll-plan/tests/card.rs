@@ -78,7 +78,14 @@ fn sixteen_bits_halve_activations_and_give_every_trained_matrix_a_copy() {
     // To the alignment of a tensor's end.
     let (wide, halves) = (part(Dtype::F32, "weights").unwrap(), part(Dtype::Bf16, "weights").unwrap());
     assert!(halves >= wide && halves.0 - wide.0 < 1 << 16, "{halves} of {wide}");
-    let facts = DiskFacts { keep: 1, best: false, side_files: Bytes::ZERO, unpacked: Bytes::ZERO, fetched: Bytes::ZERO, steps: 1 };
+    let facts = DiskFacts {
+        keep: 1,
+        best: false,
+        side_files: Bytes::ZERO,
+        unpacked: Bytes::ZERO,
+        fetched: Bytes::ZERO,
+        steps: 1,
+    };
     let disk = |dtype| disk(&compile(&job(dtype), &how), &facts, Bytes::gib(40));
     assert!(disk(Dtype::Bf16).peak >= disk(Dtype::F32).peak, "a checkpoint holds weights whole");
 }

@@ -225,7 +225,14 @@ fn disk_is_counted_as_it_is_written() {
         let footprint = disk(&program, &facts, Bytes::gib(1));
         footprint.parts.iter().find(|part| part.name == name).expect("a part of this name").bytes
     };
-    let none = DiskFacts { keep: 1, best: false, side_files: Bytes::ZERO, unpacked: Bytes::ZERO, fetched: Bytes::ZERO, steps: 0 };
+    let none = DiskFacts {
+        keep: 1,
+        best: false,
+        side_files: Bytes::ZERO,
+        unpacked: Bytes::ZERO,
+        fetched: Bytes::ZERO,
+        steps: 0,
+    };
     let spec = T5Spec::small();
     let unscaled = T5Spec { scale_head: false, ..spec.clone() };
     let table = Bytes((spec.vocab * spec.d_model) as u64 * 4);

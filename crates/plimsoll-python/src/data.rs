@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_data::{Columns, Kind, Sources};
+use plimsoll_data::{Columns, DataSet, Kind, Opening, Sources, Weight};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::fault::data_fault;
+
+/// A set of files: paths or globs, source and target column, and weight.
+type Files = (Vec<PathBuf>, Option<String>, Option<String>, f64);
 
 /// Opened files. Holds no file open, no thread and no lock, so it may be used on both sides of a fork.
 #[pyclass(frozen, module = "plimsoll._plimsoll")]
@@ -23,23 +26,23 @@ impl Data {
 
 #[pymethods]
 impl Data {
-    /// Opens `files` (paths or globs) as rows of `kind`. Packed files are unpacked once into `cache`.
+    /// Opens `sets` of files as rows of `kind`. Packed files are unpacked once into `cache`.
     #[new]
-    fn new(
-        py: Python<'_>,
-        files: Vec<PathBuf>,
-        kind: &str,
-        source: Option<String>,
-        target: Option<String>,
-        cache: Option<PathBuf>,
-    ) -> PyResult<Data> {
+    fn new(py: Python<'_>, sets: Vec<Files>, kind: &str, cache: Option<PathBuf>) -> PyResult<Data> {
         let kind = kind_of(kind)?;
-        let open = || Sources::open_in(&files, kind, Columns { source, target }, cache.as_deref());
+        let set = |(files, source, target, weight): Files| {
+            let wrong = || format!("a weight is {weight}, expected more than 0 and at most {}", Weight::MOST);
+            let weight = Weight::new(weight).ok_or_else(|| PyValueError::new_err(wrong()))?;
+            Ok(DataSet { files, columns: Columns { source, target }, weight })
+        };
+        let sets: Vec<DataSet> = sets.into_iter().map(set).collect::<PyResult<_>>()?;
+        let opening = Opening { folder: cache.as_deref(), ..Opening::default() };
+        let open = || Sources::open_mixture(&sets, kind, opening);
         let sources = Arc::new(py.detach(open).map_err(data_fault)?);
         Ok(Data { sources })
     }
 
-    /// Rows in all files.
+    /// Rows of one pass.
     #[getter]
     fn rows(&self) -> u64 {
         self.sources.rows()
@@ -51,7 +54,7 @@ impl Data {
         self.sources.fingerprint()
     }
 
-    /// The columns that are read: the first, and the second where there is one.
+    /// The columns that are read, of the first set: the first, and the second where there is one.
     #[getter]
     fn columns(&self) -> (String, Option<String>) {
         let chosen = self.sources.columns();

@@ -372,7 +372,7 @@ fn loader_rate(sources: &Arc<Sources>, tokenizer: &TextTokenizer, most: usize) -
     let (mut tokens, mut memo, mut best) = (Vec::new(), tokenizer.memo(), 1.0f64);
     for _ in 0..RATE_PASSES {
         let (start, mut made) = (Instant::now(), 0);
-        for row in 0..sources.rows().min(RATE_ROWS) {
+        for row in 0..sources.facts().rows.min(RATE_ROWS) {
             tokens.clear();
             tokenizer.encode_by(&mut memo, rows.pair(row).or_usage()?.0, most, &mut tokens).or_usage()?;
             made += tokens.len();

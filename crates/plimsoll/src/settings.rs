@@ -17,6 +17,7 @@ use plimsoll_plan::trained::TrainSpec;
 use toml::Value;
 
 use crate::args::{Init, JobFlags};
+use crate::job::mixture::MixtureSet;
 use crate::job::paths::Paths;
 use crate::job::read::JobFile;
 use crate::job::recompute::Recompute;
@@ -119,8 +120,10 @@ pub struct Settings {
     pub long: Long,
     /// Tokens of a sample of chat or text; `None`: as the data asks for.
     pub max_tokens: Option<u64>,
-    /// Training files that exist, patterns expanded; never empty.
+    /// Training files that exist, patterns expanded, of all sets; never empty.
     pub train_data: Vec<PathBuf>,
+    /// The sets of a mixture; empty where there is none.
+    pub mixture: Vec<MixtureSet>,
     /// Held-out file that exists.
     pub eval_data: Option<PathBuf>,
     /// Column with the input; `None`: guess.
@@ -250,6 +253,7 @@ impl Settings {
             RunLength::Steps(n) => (None, count(n)),
         };
         let train = self.train_data.iter().filter_map(|file| path(file)).collect();
+        let sets = self.mixture.iter().map(MixtureSet::to_toml).collect();
         let recompute = self.pins.recompute.and_then(|recompute| match recompute {
             Recompute::All => text("all"),
             Recompute::Blocks(n) => count(n),
@@ -260,7 +264,8 @@ impl Settings {
             ("model.dropout", self.dropout.map(Value::Float)),
             ("model.train", Value::try_from(&self.train).ok()),
             ("model.base", text(self.base.name())),
-            ("data.train", Some(Value::Array(train))),
+            ("data.train", Some(Value::Array(train)).filter(|_| self.mixture.is_empty())),
+            ("data.mixture", Some(Value::Array(sets)).filter(|_| !self.mixture.is_empty())),
             ("data.eval", self.eval_data.as_deref().and_then(path)),
             ("data.columns.source", self.source.as_deref().and_then(text)),
             ("data.columns.target", self.target.as_deref().and_then(text)),

@@ -73,6 +73,54 @@ fn a_file_of_groups_is_told_with_the_window_that_would_mix_it_and_that_one_does(
     assert!(job.contains(&format!("window = {needed}")), "{job}");
 }
 
+#[test]
+fn the_sets_of_a_mixture_are_told_with_their_shares_and_a_run_keeps_them() {
+    let workshop = Workshop::new().with_own_cache();
+    let rows =
+        |n: usize, of: &str| (0..n).map(|k| format!("what is my {of} {k} called?,Pickle {k}\n")).collect::<String>();
+    fs_err::write(workshop.path("cats.csv"), "prompt,response\n".to_string() + &rows(30, "cat")).unwrap();
+    fs_err::write(workshop.path("dogs.csv"), "q,a\n".to_string() + &rows(40, "dog")).unwrap();
+    let mixture = |weight: f64| {
+        format!(
+            "\n[[data.mixture]]\ntrain = \"cats.csv\"\nweight = 2\n[[data.mixture]]\ntrain = \"dogs.csv\"\nweight = {weight}\n\
+             columns = {{ source = \"q\", target = \"a\" }}\n"
+        )
+    };
+    let job = |weight: f64| {
+        workshop.job("effective_batch = 8\nepochs = 2\nsave_every = 10\n");
+        let text = fs_err::read_to_string(workshop.path("job.toml")).unwrap();
+        let text: String =
+            text.lines().filter(|line| !line.starts_with("train = ")).map(|l| format!("{l}\n")).collect();
+        fs_err::write(workshop.path("job.toml"), text + &mixture(weight)).unwrap();
+    };
+    job(0.25);
+    let told = [
+        "set 1: `cats.csv`, 30 rows, weight 2: 60 rows of a pass (85.7 %)",
+        "set 2: `dogs.csv`, 40 rows, weight 0.25: 10 rows of a pass (14.3 %)",
+    ];
+    let said = workshop.plimsoll(&["data", "inspect", "--job", "job.toml"]);
+    said.must(0, &[]);
+    assert!(told.iter().all(|line| said.stdout.contains(line)), "{}", said.stdout);
+    assert!(said.stdout.contains("70 rows in 2 file(s)"), "{}", said.stdout);
+    let said = workshop.plimsoll(&["data", "inspect", "--job", "job.toml", "--json"]);
+    let found: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((&found["sets"][1]["pass_rows"], &found["sets"][1]["source"]), (&10.into(), &"q".into()));
+    workshop.plimsoll(&["plan", "job.toml"]).must(0, &told);
+    // Two passes of 70 rows.
+    workshop.plimsoll(&["train", "job.toml", "--out", "run"]).must(0, &["done: 18 steps", told[0], told[1]]);
+    let resolved = fs_err::read_to_string(workshop.path("run/job.toml")).unwrap();
+    assert!(
+        resolved.contains("weight = 0.25, columns = {") || resolved.contains("columns = { source = \"q\""),
+        "{resolved}"
+    );
+    // Its job file reads back.
+    workshop.plimsoll(&["eval", "run"]).must(0, &[]);
+    job(0.001);
+    workshop.plimsoll(&["plan", "job.toml"]).must(2, &["set 2 of the mixture", "leaves none of them"]);
+    job(-1.0);
+    workshop.plimsoll(&["plan", "job.toml"]).must(2, &["this set of `data.mixture` has the weight `-1`"]);
+}
+
 /// Rows with words of many frequencies, accents and digits.
 fn pairs(rows: usize) -> String {
     let parts = ["pla", "lo", "café", "li", "mark", "日本", "de", "wat", "er", "ings", "né", "x7"];

@@ -59,8 +59,8 @@ pub(crate) fn feed(
     let room = sources.window_room(Order::new(0, false));
     let mut texts = Texts::with_room(room.text_bytes as usize, room.rows as usize);
     let mut scratch = ReadScratch::for_sources(sources);
-    let mut lot = Lot::new(rows.unwrap_or(u64::MAX), sources.rows(), seed);
-    let mut fed = Fed { of_rows: sources.rows(), ..Fed::default() };
+    let mut lot = Lot::new(rows.unwrap_or(u64::MAX), sources.facts().rows, seed);
+    let mut fed = Fed { of_rows: sources.facts().rows, ..Fed::default() };
     let mut passed = 0;
     for (number, block) in sources.blocks().iter().enumerate() {
         let drawn: Vec<u32> = (0..block.rows).filter(|_| lot.next()).collect();

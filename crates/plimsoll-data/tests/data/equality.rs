@@ -17,10 +17,10 @@ pub const WORDS: u32 = 900;
 const ROWS: usize = 900;
 
 /// Where it is drawn at random: splitmix64, so that a failure repeats.
-struct Draws(u64);
+pub struct Draws(pub u64);
 
 impl Draws {
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         ((z ^ (z >> 27)) % n as u64) as usize
@@ -59,7 +59,7 @@ pub fn files() -> Files {
     Files { dir, formats }
 }
 
-fn write(path: &Path, name: &str, rows: &[(String, String)]) {
+pub fn write(path: &Path, name: &str, rows: &[(String, String)]) {
     let (form, packing) = name.split_once('.').map_or((name, None), |(form, packing)| (form, Some(packing)));
     let cells = |between: &str| -> String {
         let line = |(s, t): &(String, String)| format!("{s}{between}{t}\n");
@@ -107,24 +107,24 @@ impl Files {
 }
 
 /// What is loaded, and how.
-struct Way<'a> {
-    sources: &'a Arc<Sources>,
-    tokenizer: &'a Arc<TextTokenizer>,
-    recipe: Recipe,
-    order: Order,
-    shape: BatchShape,
+pub struct Way<'a> {
+    pub sources: &'a Arc<Sources>,
+    pub tokenizer: &'a Arc<TextTokenizer>,
+    pub recipe: Recipe,
+    pub order: Order,
+    pub shape: BatchShape,
 }
 
-type Samples = Vec<Vec<Rows>>;
+pub type Samples = Vec<Vec<Rows>>;
 
 impl Way<'_> {
-    fn start(&self, threads: usize, cursor: Cursor, ranks: Ranks) -> Loader {
+    pub fn start(&self, threads: usize, cursor: Cursor, ranks: Ranks) -> Loader {
         let settings = LoaderSettings { ranks, ..settings(self.shape, threads, 3, cursor) };
         let (sources, tokenizer) = (self.sources.clone(), self.tokenizer.clone());
         Loader::start(sources, self.order, tokenizer, self.recipe.clone(), settings).unwrap()
     }
 
-    fn next(&self, loader: &mut Loader) -> (Samples, Cursor) {
+    pub fn next(&self, loader: &mut Loader) -> (Samples, Cursor) {
         let mut owned = Owned::new(self.shape);
         let facts = loader.next(owned.slot()).unwrap();
         let samples = match self.recipe.kind() {
@@ -135,7 +135,7 @@ impl Way<'_> {
     }
 
     /// Batches of all ranks, in the order of the stream, and the cursors behind the rounds.
-    fn batches(&self, threads: usize, ranks: usize, rounds: usize) -> (Vec<Samples>, Vec<Cursor>) {
+    pub fn batches(&self, threads: usize, ranks: usize, rounds: usize) -> (Vec<Samples>, Vec<Cursor>) {
         let mut loaders: Vec<Loader> =
             (0..ranks).map(|rank| self.start(threads, Cursor::default(), Ranks { rank, of: ranks })).collect();
         let (mut all, mut cursors) = (Vec::new(), Vec::new());
@@ -150,7 +150,7 @@ impl Way<'_> {
 }
 
 /// The three ways of making samples.
-fn ways<'a>(sources: &'a Arc<Sources>, tokenizer: &'a Arc<TextTokenizer>) -> Vec<Way<'a>> {
+pub fn ways<'a>(sources: &'a Arc<Sources>, tokenizer: &'a Arc<TextTokenizer>) -> Vec<Way<'a>> {
     let order = Order::new(4, true).with_window(5);
     let of = |recipe: Recipe, documents: usize| {
         let (source_len, target_len) = if recipe.kind() == Kind::Pairs { (352, 8) } else { (64, 64) };

@@ -10,6 +10,7 @@ mod equality;
 mod fixture;
 mod jsonl;
 mod lengths;
+mod mixture;
 #[path = "../other_folder/mod.rs"]
 mod other_folder;
 mod packed;

@@ -19,7 +19,14 @@ pub fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
         ram_there: Bytes::gib(100),
         disk: Bytes::gib(100),
         disk_there: Bytes::gib(100),
-        disk_facts: DiskFacts { keep: 3, best: false, side_files: Bytes::mib(3), unpacked: Bytes::ZERO, fetched: Bytes::ZERO, steps: 1000 },
+        disk_facts: DiskFacts {
+            keep: 3,
+            best: false,
+            side_files: Bytes::mib(3),
+            unpacked: Bytes::ZERO,
+            fetched: Bytes::ZERO,
+            steps: 1000,
+        },
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: Bytes::mib(8),

@@ -19,6 +19,11 @@ _VERSION = 1
 _STATE_PLACE = ("epoch", "position", "piece", "sample")
 
 
+_Path = str | os.PathLike[str]
+_Set = _Path | Sequence[_Path]
+_Columns = str | Mapping[str, str] | None
+
+
 class DataLoader:
     """Batches of `files` as dicts of torch tensors.
 
@@ -33,6 +38,8 @@ class DataLoader:
         tokenizer: a model folder, or its tokenizer.json.
         kind: "text", "chat" (by the folder's chat template, with labels on the assistant's part) or "pairs".
         columns: {"source": ..., "target": ...}, or the name of the source alone; guessed from usual names if absent.
+        weights: a mixture: each entry of `files` (a path, a pattern or a list of them) is a set, and each of its rows comes so
+            often in one pass (2: twice; 0.5: every second row, the others in the next pass). `columns` may be a list, too.
 
     Samples
         max_len: tokens of a sample; of pairs, of the source, and of the target unless `max_target_len` is given.
@@ -63,7 +70,7 @@ class DataLoader:
 
     def __init__(
         self,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: _Set | Sequence[_Set],
         *,
         tokenizer: str | os.PathLike[str],
         kind: str = "text",
@@ -74,7 +81,8 @@ class DataLoader:
         shuffle: bool = True,
         seed: int = 0,
         window: int | None = None,
-        columns: str | Mapping[str, str] | None = None,
+        columns: _Columns | Sequence[_Columns] = None,
+        weights: Sequence[float] | None = None,
         long: str = "split",
         labels: str = "hf",
         epochs: int | None = 1,
@@ -114,13 +122,9 @@ class DataLoader:
             threads = max(1, num_workers) if num_workers is not None else min(4, len(os.sched_getaffinity(0)))
         if prefetch is None:
             prefetch = (prefetch_factor or 2) * threads
-        paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
         # The position of a sample's last token, which is only a label, is one that the rows of the loader do not have.
         source_len = max_len - 1 if shifts else max_len
-        self._files = [os.fspath(path) for path in paths]
-        self._columns = {"source": columns} if isinstance(columns, str) else dict(columns or {})
-        if unknown := set(self._columns) - {"source", "target"}:
-            raise ValueError(f"`columns` has `{sorted(unknown)[0]}`, expected `source` and `target`")
+        self._sets = _sets(files, columns, weights)
         self._cache = None if cache_dir is None else os.fspath(cache_dir)
         self._tokens = _folder.find(
             os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
@@ -147,10 +151,7 @@ class DataLoader:
 
     def _opened(self) -> _plimsoll.Data:
         if self._data is None:
-            columns = self._columns
-            self._data = _plimsoll.Data(
-                self._files, self._kind, columns.get("source"), columns.get("target"), self._cache
-            )
+            self._data = _plimsoll.Data(self._sets, self._kind, self._cache)
         return self._data
 
     def _worded(self) -> _plimsoll.Wording:
@@ -307,6 +308,29 @@ class DataLoader:
             if type(number) is not int or number < 0 or (most is not None and number > most):
                 raise ValueError(f"the state has the place {tuple(place)}, and the data have {rows} rows")
         self._place = (epoch, position, piece, sample)
+
+
+def _sets(
+    files: _Set | Sequence[_Set], columns: _Columns | Sequence[_Columns], weights: Sequence[float] | None
+) -> list[tuple[list[str], str | None, str | None, float]]:
+    """The sets of files, each with its columns and its weight; one, where there are no weights."""
+    if weights is None:
+        files, weights = [files], [1.0]  # type: ignore[list-item]
+    elif isinstance(files, (str, os.PathLike)) or len(files) != len(weights):
+        count = 1 if isinstance(files, (str, os.PathLike)) else len(files)
+        raise ValueError(f"`weights` has {len(weights)} numbers, expected one for each of {count} entries of `files`")
+    each = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else [columns] * len(weights)
+    if len(each) != len(weights):
+        raise ValueError(f"`columns` has {len(each)} entries, expected one for all or one for each of {len(weights)} sets")
+    found = []
+    for of_set, names, weight in zip(files, each, weights):
+        paths = [of_set] if isinstance(of_set, (str, os.PathLike)) else of_set
+        names = {"source": names} if isinstance(names, str) else dict(names or {})
+        if unknown := set(names) - {"source", "target"}:
+            raise ValueError(f"`columns` has `{sorted(unknown)[0]}`, expected `source` and `target`")
+        paths = [os.fspath(path) for path in paths]
+        found.append((paths, names.get("source"), names.get("target"), float(weight)))
+    return found
 
 
 def _one_of(name: str, value: str, expected: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from typing import final
 from typing_extensions import Buffer
 
 _Path = str | PathLike[str]
+_Files = tuple[Sequence[_Path], str | None, str | None, float]
 _Place = tuple[int, int, int, int]
 _Template = tuple[str, dict[str, str]]
 
@@ -14,9 +15,7 @@ def chat_template(folder: _Path) -> _Template | None: ...
 
 @final
 class Data:
-    def __new__(
-        cls, files: Sequence[_Path], kind: str, source: str | None, target: str | None, cache: _Path | None
-    ) -> Data: ...
+    def __new__(cls, sets: Sequence[_Files], kind: str, cache: _Path | None) -> Data: ...
     @property
     def rows(self) -> int: ...
     @property

@@ -35,11 +35,15 @@ Examples:
   plimsoll data inspect pairs.jsonl                            lengths in bytes
   plimsoll data inspect 'chats/*.csv.gz' --model models/qwen --max-len 1024   and in tokens
   plimsoll data inspect 's3://bucket/texts/*.parquet'          files of a store, read where they are
+  plimsoll data inspect --job job.toml                         the training data of a job, set by set
   plimsoll data inspect texts.txt --json                       the same, for programs")]
 pub struct InspectArgs {
     /// Files, URLs (s3, gs, az, http, https) or patterns
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required_unless_present = "job", conflicts_with = "job")]
     pub files: Vec<PathBuf>,
+    /// Job file whose training data are looked at, with the sets of a mixture and their shares
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<PathBuf>,
     /// Model folder whose tokenizer counts tokens
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,

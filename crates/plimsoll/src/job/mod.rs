@@ -6,6 +6,7 @@
 
 pub mod count;
 pub mod keys;
+pub mod mixture;
 pub mod optimizer;
 pub mod paths;
 pub mod read;
@@ -67,6 +68,8 @@ pub struct ModelTable {
 pub struct DataTable {
     /// Files or patterns.
     pub train: Option<Spanned<Files>>,
+    /// Several sets of files, each with its weight.
+    pub mixture: Option<Spanned<Vec<Spanned<MixtureTable>>>>,
     /// Held-out file.
     pub eval: Option<Spanned<String>>,
     /// `pairs`, `chat` or `text`.
@@ -87,6 +90,18 @@ pub struct DataTable {
     pub memory: Option<Spanned<Value>>,
     /// Most bytes of the disk for parts of files that lie elsewhere.
     pub cache: Option<Spanned<Value>>,
+}
+
+/// `[[data.mixture]]`: one set of several.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table like { train = \"a.jsonl\", weight = 2.0 }")]
+pub struct MixtureTable {
+    /// Files or patterns.
+    pub train: Option<Files>,
+    /// How often each row comes in one pass.
+    pub weight: Option<f64>,
+    /// Names of the columns, where they are not those of `data.columns`.
+    pub columns: ColumnsTable,
 }
 
 /// `data.columns`

@@ -82,9 +82,14 @@ impl Resolver<'_> {
             let fail = self.refuse("data.train", "names no training data");
             return Err(fail.hint("give `--data FILE`, or `train = [\"FILE\"]` in the `[data]` table of a job file"));
         }
+        self.found("data.train", &patterns)
+    }
+
+    /// The files that patterns mean, each once.
+    pub(super) fn found(&self, key: &'static str, patterns: &[String]) -> Result<Vec<PathBuf>, Fail> {
         let mut files = Vec::new();
-        for pattern in &patterns {
-            let path = self.anchored("data.train", pattern)?;
+        for pattern in patterns {
+            let path = self.anchored(key, pattern)?;
             let elsewhere = remote_url(&path).filter(|_| self.paths == Paths::Find);
             if let Some(url) = elsewhere {
                 // A new run keeps the list: what is added later is not part of it.
@@ -93,18 +98,17 @@ impl Resolver<'_> {
                 continue;
             }
             let as_named = self.paths == Paths::AsWritten || path.exists();
-            let found = if as_named { vec![path.clone()] } else { self.matching("data.train", &path)? };
+            let found = if as_named { vec![path.clone()] } else { self.matching(key, &path)? };
             if found.is_empty() {
-                return Err(self.refuse("data.train", format!("= `{}` matches no file", path.display())));
+                return Err(self.refuse(key, format!("= `{}` matches no file", path.display())));
             }
             for file in found {
                 if file.is_dir() {
-                    let fail =
-                        self.refuse("data.train", format!("= `{}` is a folder; expected a file", file.display()));
+                    let fail = self.refuse(key, format!("= `{}` is a folder; expected a file", file.display()));
                     return Err(fail.hint(format!("name its files, such as `{}/*.jsonl`", file.display())));
                 }
                 if files.contains(&file) {
-                    return Err(self.refuse("data.train", format!("names `{}` twice", file.display())));
+                    return Err(self.refuse(key, format!("names `{}` twice", file.display())));
                 }
                 files.push(file);
             }

@@ -45,7 +45,7 @@ pub(super) struct Resolver<'a> {
     pub(super) file: Option<&'a JobFile>,
     pub(super) paths: Paths,
     pub(super) origins: BTreeMap<&'static str, Origin>,
-    places: BTreeMap<&'static str, String>,
+    pub(super) places: BTreeMap<&'static str, String>,
 }
 
 /// Settings from a job file and flags.
@@ -81,7 +81,11 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let packed = said.pick("data.packed", packed_flag, job.data.packed.clone()).unwrap_or(false);
     let max_tokens = said.count("data.max_len.tokens", LONGEST, flags.max_len, job.data.max_len.tokens.clone())?;
 
-    let train_data = said.train_files(&job, flags)?;
+    let mixture = said.mixture(&job, flags)?;
+    let train_data = match mixture.is_empty() {
+        true => said.train_files(&job, flags)?,
+        false => mixture.iter().flat_map(|set| set.files.clone()).collect(),
+    };
     let eval_data = said.eval_file(&job, flags)?;
     let source = said.pick("data.columns.source", flags.source.clone(), job.data.columns.source);
     let target = said.pick("data.columns.target", flags.target.clone(), job.data.columns.target);
@@ -94,7 +98,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let max_target = said.count("data.max_len.target", LONGEST, flags.max_target, job.data.max_len.target)?;
     let shuffle_flag = if flags.shuffle { Some(true) } else { flags.no_shuffle.then_some(false) };
     let shuffle = said.pick("data.shuffle", shuffle_flag, job.data.shuffle).unwrap_or(true);
-    let window = said.count("data.window", 1 << 24, flags.window, job.data.window)?.unwrap_or(WINDOW_BLOCKS as u64);
+    let window = said.window(flags, job.data.window)?.unwrap_or(WINDOW_BLOCKS as u64);
     let data_memory = said.bytes("data.memory", flags.data_memory, job.data.memory)?;
     if data_memory.is_some_and(|memory| memory < Bytes(LEAST_CEILING)) {
         let least = Bytes(LEAST_CEILING);
@@ -173,6 +177,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         long,
         max_tokens,
         train_data,
+        mixture,
         eval_data,
         source,
         target,
@@ -234,6 +239,11 @@ impl Resolver<'_> {
         }
     }
 
+    /// Blocks that are mixed at a time.
+    pub(super) fn window(&mut self, flags: &JobFlags, job: Option<Spanned<Count>>) -> Result<Option<u64>, Fail> {
+        self.count("data.window", 1 << 24, flags.window, job)
+    }
+
     /// A refusal that says where the value was given.
     pub(super) fn refuse(&self, key: &'static str, fact: impl Display) -> Fail {
         match (self.origins.get(key), self.places.get(key)) {
@@ -271,7 +281,7 @@ impl Resolver<'_> {
     }
 
     /// What a row is; none: as the model asks for.
-    fn kind(&mut self, job: &Job, flags: &JobFlags) -> Result<Option<Kind>, Fail> {
+    pub(super) fn kind(&mut self, job: &Job, flags: &JobFlags) -> Result<Option<Kind>, Fail> {
         let said = self.pick("data.kind", flags.kind.clone(), job.data.kind.clone());
         let Some(name) = said else { return Ok(None) };
         match kind_named(&name) {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    ChatTemplate, Columns, DataError, Elsewhere, Kind, Lengths, Long, Opening, Order, Recipe, SAMPLE_ROWS, Sources,
-    TextTokenizer, count_samples, suggest_length, suggest_lengths,
+    ChatTemplate, Columns, DataError, DataSet, Elsewhere, Kind, Lengths, Long, Opening, Order, Recipe, SAMPLE_ROWS,
+    Set, Sources, TextTokenizer, Weight, count_samples, suggest_length, suggest_lengths,
 };
 use plimsoll_machine::{Bytes, Headroom, Root};
 use plimsoll_model::ModelFolder;
@@ -28,12 +28,17 @@ const NEW_TOKENS: usize = 64;
 /// of them at most, where it is said. The kernel may keep files in half of the memory that can be had: what is larger would only push
 /// out other pages, and in a cgroup those of the run itself.
 pub fn open(files: &[PathBuf], kind: Kind, columns: Columns, cache: Option<Bytes>) -> Result<Sources, DataError> {
+    open_sets(&[DataSet { files: files.to_vec(), columns, weight: Weight::ONE }], kind, cache)
+}
+
+/// As [`open`], several sets with their weights.
+pub fn open_sets(sets: &[DataSet], kind: Kind, cache: Option<Bytes>) -> Result<Sources, DataError> {
     let usable = Headroom::find(&Root::system()).and_then(|headroom| headroom.read());
     let cached = usable.map_or(u64::MAX, |bytes| bytes.0 / 2);
     let folder = cache_folder().join("data");
     let parts = elsewhere::cache(cache, &folder).0;
     let elsewhere = Some(Elsewhere { files: elsewhere::files(|told| render::talk(told)), cache: parts });
-    Sources::open_with(files, kind, columns, Opening { folder: Some(&folder), cached, elsewhere })
+    Sources::open_mixture(sets, kind, Opening { folder: Some(&folder), cached, elsewhere })
 }
 
 /// What parts of these data take of the disk: as much as they are, or as much as they may.
@@ -48,8 +53,12 @@ pub fn open_sources(
     spec: &ModelSpec,
     remarks: &mut Vec<String>,
 ) -> Result<(Arc<Sources>, Kind), Fail> {
-    let columns = || Columns { source: settings.source.clone(), target: settings.target.clone() };
-    let open = |kind| open(&settings.train_data, kind, columns(), settings.cache);
+    let columns = Columns { source: settings.source.clone(), target: settings.target.clone() };
+    let sets = match settings.mixture.is_empty() {
+        true => vec![DataSet { files: settings.train_data.clone(), columns, weight: Weight::ONE }],
+        false => settings.mixture.iter().map(|set| set.to_open(&columns)).collect(),
+    };
+    let open = |kind| open_sets(&sets, kind, settings.cache);
     let (sources, kind) = match (settings.kind, spec) {
         (None, ModelSpec::T5(_)) => (open(Kind::Pairs).or_usage()?, Kind::Pairs),
         (Some(Kind::Pairs), ModelSpec::Decoder(_)) => {
@@ -70,19 +79,65 @@ pub fn open_sources(
     if settings.packed && kind == Kind::Pairs {
         return Err(Fail::usage("`data.packed` is for chat and text: pairs are never packed into one sample"));
     }
-    let chosen = sources.columns();
     if settings.kind.is_none() && kind != Kind::Pairs {
         remarks.push(format!("data: {} (from its columns)", kind_name(kind)));
     }
-    if chosen.guessed {
-        let (source, target) = (&chosen.source, &chosen.target);
-        remarks.push(match kind {
-            Kind::Pairs => format!("columns: source `{source}`, target `{target}` (guessed from their names)"),
-            _ if target.is_empty() => format!("column: `{source}` (guessed from its name)"),
-            _ => format!("columns: `{source}` and `{target}` (guessed from their names)"),
-        });
+    for (number, set) in sources.sets().iter().enumerate() {
+        if sources.is_mixture() {
+            remarks.push(SetTold::new(&sources, number).to_string());
+        }
+        if set.columns.guessed {
+            let (source, target) = (&set.columns.source, &set.columns.target);
+            remarks.push(match kind {
+                Kind::Pairs => format!("columns: source `{source}`, target `{target}` (guessed from their names)"),
+                _ if target.is_empty() => format!("column: `{source}` (guessed from its name)"),
+                _ => format!("columns: `{source}` and `{target}` (guessed from their names)"),
+            });
+        }
     }
     Ok((Arc::new(sources), kind))
+}
+
+/// What is told of a set of a mixture.
+#[derive(serde::Serialize)]
+pub struct SetTold {
+    set: usize,
+    path: PathBuf,
+    files: u64,
+    rows: u64,
+    weight: f64,
+    pass_rows: u64,
+    share: f64,
+    source: String,
+    target: String,
+}
+
+impl SetTold {
+    /// Of set `number`, from 0.
+    pub fn new(sources: &Sources, number: usize) -> SetTold {
+        let Set { columns, path, files, rows, weight, pass_rows, .. } = sources.sets()[number].clone();
+        SetTold {
+            set: number + 1,
+            path,
+            files,
+            rows,
+            weight: weight.get(),
+            pass_rows,
+            share: pass_rows as f64 / sources.rows() as f64,
+            source: columns.source,
+            target: columns.target,
+        }
+    }
+}
+
+impl std::fmt::Display for SetTold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SetTold { set, path, files, rows, weight, pass_rows, share, .. } = self;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let more = if *files > 1 { format!(" and {} more", files - 1) } else { String::new() };
+        let share = 100.0 * share;
+        write!(f, "set {set}: `{name}`{more}, {rows} rows, weight {weight}: {pass_rows} rows of a pass ({share:.1} %)")
+    }
 }
 
 /// How rows of a kind become samples of a model.

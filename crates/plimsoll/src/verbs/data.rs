@@ -4,13 +4,17 @@ use std::fmt;
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use plimsoll_data::{Columns, DataError, Histogram, Inspection, Kind, Mixing, Order, Sources, TextTokenizer, inspect};
+use plimsoll_data::{
+    Columns, DataError, DataSet, Histogram, Inspection, Kind, Mixing, Order, Sources, TextTokenizer, Weight, inspect,
+};
 use plimsoll_machine::Bytes;
 use plimsoll_model::ModelFolder;
 use serde::Serialize;
 
 use crate::args::{DataArgs, DataVerb, InspectArgs, RowArgs};
-use crate::prepare::samples;
+use crate::job::mixture::{JobData, data_of};
+use crate::job::read::JobFile;
+use crate::prepare::samples::{self, SetTold};
 use crate::render::{self, Fail, OrFail};
 use crate::settings::{kind_name, kind_named};
 use crate::verbs::data_tokenizer;
@@ -29,6 +33,9 @@ struct Report {
     kind: &'static str,
     columns: ColumnsTold,
     unpacked_bytes: u64,
+    /// Of a mixture.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sets: Vec<SetTold>,
     #[serde(flatten)]
     found: Inspection,
     /// Tokens that were asked about, and how many sampled rows are longer.
@@ -69,13 +76,18 @@ struct Cut {
 }
 
 fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
-    let (sources, kind) = open(&args.files, &args.rows_of)?;
+    let job = args.job.as_deref().map(|path| data_of(&JobFile::read(path)?)).transpose()?;
+    let (sources, kind) = match &job {
+        Some(job) => open_job(job, &args.rows_of)?,
+        None => open(&args.files, &args.rows_of)?,
+    };
     let tokenizer = args.model.as_ref().map(|dir| tokenizer_of(&ModelFolder::open(dir).or_usage()?)).transpose()?;
     if args.max_len.is_some() && tokenizer.is_none() {
         return Err(Fail::usage("`--max-len` counts tokens").hint("say whose: `--model DIR`"));
     }
-    let order = Order::new(1, true).with_window(args.window.map_or(plimsoll_data::WINDOW_BLOCKS, |n| n.0 as usize));
-    let bar = bar(sources.rows());
+    let window = args.window.map(|n| n.0).or(job.and_then(|job| job.window));
+    let order = Order::new(1, true).with_window(window.map_or(plimsoll_data::WINDOW_BLOCKS, |n| n as usize));
+    let bar = bar(sources.facts().rows);
     let most = args.max_len.map(|most| most.0);
     let found = inspect(&sources, tokenizer.as_ref(), most, order, &mut |rows| bar.set_position(rows)).or_usage();
     bar.finish_and_clear();
@@ -86,19 +98,42 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
         kind: kind_name(kind),
         columns: ColumnsTold::of(&sources),
         unpacked_bytes: sources.unpacked_bytes(),
+        sets: match sources.is_mixture() {
+            true => (0..sources.sets().len()).map(|number| SetTold::new(&sources, number)).collect(),
+            false => Vec::new(),
+        },
         found,
         max_len,
     };
     if args.json { render::json(&report) } else { render::data(&report) }
 }
 
-/// The data as what was said, or as the first kind that its columns are.
+/// The files as what was said, or as the first kind that their columns are.
 pub(super) fn open(files: &[PathBuf], rows: &RowArgs) -> Result<(Sources, Kind), Fail> {
-    let columns = || Columns { source: rows.source.clone(), target: rows.target.clone() };
-    let open = |kind: Kind| samples::open(files, kind, columns(), rows.data_cache);
-    if let Some(name) = &rows.kind {
-        let wrong = || Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{name}`"));
-        let kind = kind_named(name).ok_or_else(wrong)?;
+    let columns = Columns { source: rows.source.clone(), target: rows.target.clone() };
+    open_sets(&[DataSet { files: files.to_vec(), columns, weight: Weight::ONE }], kind_said(rows)?, rows.data_cache)
+}
+
+/// The data of a job, as it or a flag says.
+fn open_job(job: &JobData, rows: &RowArgs) -> Result<(Sources, Kind), Fail> {
+    let source = rows.source.clone().or(job.columns.source.clone());
+    let target = rows.target.clone().or(job.columns.target.clone());
+    let columns = Columns { source, target };
+    let sets: Vec<DataSet> = match job.mixture.is_empty() {
+        true => vec![DataSet { files: job.files.clone(), columns, weight: Weight::ONE }],
+        false => job.mixture.iter().map(|set| set.to_open(&columns)).collect(),
+    };
+    open_sets(&sets, kind_said(rows)?.or(job.kind), rows.data_cache)
+}
+
+fn kind_said(rows: &RowArgs) -> Result<Option<Kind>, Fail> {
+    let wrong = |name: &String| Fail::usage(format!("`--kind` must be `pairs`, `chat` or `text`, found `{name}`"));
+    rows.kind.as_ref().map(|name| kind_named(name).ok_or_else(|| wrong(name))).transpose()
+}
+
+fn open_sets(sets: &[DataSet], kind: Option<Kind>, cache: Option<Bytes>) -> Result<(Sources, Kind), Fail> {
+    let open = |kind: Kind| samples::open_sets(sets, kind, cache);
+    if let Some(kind) = kind {
         return Ok((open(kind).or_usage()?, kind));
     }
     let unclear = |e: &DataError| matches!(e, DataError::ColumnsNotGuessed { .. } | DataError::ColumnNotGuessed { .. });
@@ -130,6 +165,7 @@ impl fmt::Display for Report {
         let Report { kind, columns, found, .. } = self;
         writeln!(f, "{} rows in {} file(s), {} of text", found.rows, found.files, Bytes(found.bytes.sum))?;
         writeln!(f, "kind: {kind}; columns: {columns}")?;
+        self.sets.iter().try_for_each(|set| writeln!(f, "{set}"))?;
         if self.unpacked_bytes > 0 {
             writeln!(f, "unpacked: {} on disk", Bytes(self.unpacked_bytes))?;
         }

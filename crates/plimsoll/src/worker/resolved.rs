@@ -21,11 +21,13 @@ pub fn resolve_job(folder: &Path, settings: &Settings, prepared: &Prepared) -> R
     let columns = prepared.sources.columns().again();
     let text = |value: String| Value::String(value);
     let tokens = |n: usize| Some(Value::Integer(n as i64));
+    // The sets of a mixture may have columns of their own, and say or guess them.
+    let one = settings.mixture.is_empty();
     let (pairs, documents) = (kind == Kind::Pairs, kind != Kind::Pairs);
     let answers = [
         (settings.kind.is_none(), "kind", Some(text(kind_name(kind).into()))),
-        (settings.source.is_none(), "columns.source", columns.source.map(text)),
-        (settings.target.is_none(), "columns.target", columns.target.map(text)),
+        (one && settings.source.is_none(), "columns.source", columns.source.map(text)),
+        (one && settings.target.is_none(), "columns.target", columns.target.map(text)),
         (pairs && settings.max_source.is_none(), "max_len.source", tokens(source_len)),
         (pairs && settings.max_target.is_none(), "max_len.target", tokens(target_len)),
         (documents && settings.max_tokens.is_none(), "max_len.tokens", tokens(source_len)),

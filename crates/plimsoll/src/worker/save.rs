@@ -337,7 +337,11 @@ pub(super) fn load(
 fn same_data(step: u64, then: &DataFacts, now: &DataFacts) -> Result<(), Fail> {
     let marks = |facts: &DataFacts| (facts.rows, facts.files, facts.blocks, facts.longest_source, facts.longest_target);
     if marks(then) == marks(now) {
-        return Ok(());
+        if then.mixture == now.mixture {
+            return Ok(());
+        }
+        let fact = format!("the sets and weights of the training data are not those of step {step}");
+        return Err(Fail::usage(fact).hint("put `data.mixture` in its job.toml back as it was, or start a new run"));
     }
     let told = |facts: &DataFacts| {
         let DataFacts { rows, files, longest_source, longest_target, .. } = facts;
@@ -380,4 +384,19 @@ pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
     };
     let saved = save_model(dir, folder.config(), folder.spec(), dtype, &mut read, folder.dir(), Existing::Replace);
     lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_of_other_rows_or_other_weights_is_refused() {
+        let facts = DataFacts { rows: 7, mixture: 3, ..DataFacts::default() };
+        assert!(same_data(4, &facts, &facts).is_ok());
+        let told = |now: DataFacts| same_data(4, &facts, &now).unwrap_err().fact.unwrap().to_string();
+        let weights = told(DataFacts { mixture: 4, ..facts });
+        assert_eq!(weights, "the sets and weights of the training data are not those of step 4");
+        assert!(told(DataFacts { rows: 8, ..facts }).contains("expected 7 rows in 0 file(s)"));
+    }
 }
