@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::arrow_buffer::BufferFault;
-use crate::arrow_cells::{ArrowCells, Dictionary};
+use crate::arrow_cells::{ArrowCells, Dictionary, RowFault};
 use crate::arrow_messages::{Head, Messages};
 use crate::arrow_places::{Body, Places};
 use crate::arrow_shape::{At, LeafShape, Shape};
 use crate::error::guarded;
 use crate::input::{Input, Origin};
-use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES, PARQUET_BLOCK};
+use crate::layout::{Block, BlockBuilder, PARQUET_BLOCK};
 use crate::row_text::RowText;
 use crate::window::Texts;
 use crate::{ChosenColumns, Columns, DataError, Kind};
@@ -123,11 +123,19 @@ fn scan_file(
         for in_batch in 0..batch.rows {
             let row = rows + in_batch;
             let place = || format!("row {row}");
-            cells.row(in_batch, &names, &wants, &mut text).map_err(|fault| fault.at(path, place(), &names))?;
+            match cells.row(in_batch, &names, &wants, &mut text) {
+                Ok(()) => {}
+                Err(RowFault::Buffer(BufferFault::TooLong)) => {
+                    builder.oversized_row(path, place())?;
+                    continue;
+                }
+                Err(fault) => return Err(fault.at(path, place(), &names)),
+            }
             let (source, target) = text.texts(&names);
             let bytes = source.len() + target.len();
-            if bytes > MAX_ROW_BYTES {
-                return Err(DataError::RowTooLong { path: path.into(), place: place(), limit: MAX_ROW_BYTES });
+            if bytes > builder.largest.row {
+                builder.oversized_row(path, place())?;
+                continue;
             }
             builder.row(number, row, 0, bytes as u32, source.len() as u64, target.len() as u64);
         }

@@ -230,7 +230,7 @@ mod tests {
             assert!(shelf.place(7, number).exists());
         }
         let left = blocks(dir.path());
-        assert!(left.len() >= 8 && left[0] > "0000000000000007-0000001d".to_string(), "{left:?}");
+        assert!(left.len() >= 8 && *left[0] > *"0000000000000007-0000001d", "{left:?}");
         // One who may have less makes it so.
         let three = Shelf::open(dir.path(), 3_000).unwrap();
         assert!(size(dir.path()) <= 3_000 && three.place(7, 39).exists());

@@ -270,8 +270,26 @@ pub enum DataError {
         /// What was found.
         found: String,
     },
+    /// A Parquet page larger than the limit.
+    #[error(
+        "`{path}`, {place}: expected pages of at most {limit} bytes in column `{column}`, found one of {bytes}; a larger `data.memory` reads it, `data.oversized = \"skip\"` leaves its rows out, and a writer with smaller pages makes both needless"
+    )]
+    PageTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// `row 6`.
+        place: String,
+        /// The column.
+        column: String,
+        /// The page, unpacked.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// A line or row longer than the limit.
-    #[error("`{path}`, {place}: expected at most {limit} bytes, found more")]
+    #[error(
+        "`{path}`, {place}: expected at most {limit} bytes, found more; `data.oversized = \"skip\"` leaves such rows out"
+    )]
     RowTooLong {
         /// The file.
         path: PathBuf,

@@ -55,12 +55,14 @@ pub(crate) struct Cutter<'a> {
     /// Of CSV: the columns of the file.
     header: Cow<'a, [String]>,
     record: Record,
+    /// Bytes of a row, at most.
+    most: usize,
 }
 
 impl<'a> Cutter<'a> {
     /// For a file whose header was read already, or that has none.
     pub fn new(form: Form, header: &'a [String]) -> Cutter<'a> {
-        Cutter { form, header: header.into(), record: Record::new(form) }
+        Cutter { form, header: header.into(), record: Record::new(form), most: MAX_ROW_BYTES }
     }
 
     /// The columns of the file, where it names them once.
@@ -83,12 +85,26 @@ impl<'a> Cutter<'a> {
         Ok(Ok(read))
     }
 
-    /// Reads the next row into `raw`, with its end; its length, 0 at the end. One longer than [`MAX_ROW_BYTES`] is not read to its end.
+    /// The same, for rows of at most `most` bytes.
+    pub fn with_most(self, most: usize) -> Cutter<'a> {
+        Cutter { most, ..self }
+    }
+
+    /// Reads the next row into `raw`, with its end; its length, 0 at the end. One that is too long is not read to its end.
     pub fn next(&mut self, from: &mut dyn BufRead, raw: &mut Vec<u8>) -> io::Result<usize> {
         raw.clear();
         match self.form {
-            Form::Json | Form::Line => from.take(MAX_ROW_BYTES as u64 + 1).read_until(b'\n', raw),
-            Form::Csv { .. } => self.record.read(from, raw),
+            Form::Json | Form::Line => from.take(self.most as u64 + 1).read_until(b'\n', raw),
+            Form::Csv { .. } => self.record.read(from, raw, self.most),
+        }
+    }
+
+    /// Passes over what is left of the row that was begun last, `raw`, which is too long; bytes and line ends of that.
+    pub fn pass_over(&mut self, from: &mut dyn BufRead, raw: &[u8]) -> io::Result<(u64, u64)> {
+        match self.form {
+            Form::Json | Form::Line if raw.ends_with(b"\n") => Ok((0, 0)),
+            Form::Json | Form::Line => Ok((from.skip_until(b'\n')? as u64, 1)),
+            Form::Csv { .. } => self.record.pass_over(from),
         }
     }
 
@@ -137,7 +153,7 @@ impl<'a> Cutter<'a> {
         let mut closed = raw.to_vec();
         closed.push(b'"');
         let (mut again, mut read) = (Record::new(self.form), Vec::new());
-        again.read(&mut &closed[..], &mut read).is_ok_and(|n| n == closed.len())
+        again.read(&mut &closed[..], &mut read, MAX_ROW_BYTES).is_ok_and(|n| n == closed.len())
             && again.cells().eq(self.record.cells())
     }
 
@@ -201,13 +217,15 @@ struct Record {
     ends: Vec<usize>,
     /// How many cells it has.
     count: usize,
+    /// It was read to its end.
+    whole: bool,
 }
 
 impl Record {
     fn new(form: Form) -> Record {
         let delimiter = if let Form::Csv { delimiter } = form { delimiter } else { b',' };
         let core = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
-        Record { core, cells: vec![0; 1 << 10], ends: vec![0; 16], count: 0 }
+        Record { core, cells: vec![0; 1 << 10], ends: vec![0; 16], count: 0, whole: true }
     }
 
     fn cell(&self, at: usize) -> &[u8] {
@@ -220,7 +238,7 @@ impl Record {
     }
 
     /// Reads a record, and what blank lines are before it, to `raw`; how many bytes.
-    fn read(&mut self, from: &mut dyn BufRead, raw: &mut Vec<u8>) -> io::Result<usize> {
+    fn read(&mut self, from: &mut dyn BufRead, raw: &mut Vec<u8>, most: usize) -> io::Result<usize> {
         let (mut written, mut ended) = (0, 0);
         let done = loop {
             let there = from.fill_buf()?;
@@ -230,7 +248,8 @@ impl Record {
             from.consume(used);
             written += wrote;
             ended += ends;
-            if raw.len() > MAX_ROW_BYTES {
+            self.whole = matches!(found, ReadRecordResult::Record | ReadRecordResult::End);
+            if raw.len() > most {
                 break true;
             }
             match found {
@@ -243,6 +262,20 @@ impl Record {
         };
         self.count = if done { ended } else { 0 };
         Ok(raw.len())
+    }
+
+    /// Reads on to the end of the record; nothing of it is kept. Bytes and line ends.
+    fn pass_over(&mut self, from: &mut dyn BufRead) -> io::Result<(u64, u64)> {
+        let (mut bytes, mut lines) = (0, 0);
+        while !self.whole {
+            let there = from.fill_buf()?;
+            let (found, used, ..) = self.core.read_record(there, &mut self.cells, &mut self.ends);
+            bytes += used as u64;
+            lines += there[..used].iter().filter(|byte| **byte == b'\n').count() as u64;
+            from.consume(used);
+            self.whole = matches!(found, ReadRecordResult::Record | ReadRecordResult::End);
+        }
+        Ok((bytes, lines))
     }
 }
 

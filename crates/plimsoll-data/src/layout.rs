@@ -4,6 +4,9 @@
 //! most the target number of bytes unless a single row is longer. The index costs 24 bytes a block, so at most
 //! `24 x (bytes / target + rows / 4096 + row groups + files)`, and never more than 24 bytes a row.
 
+use std::path::Path;
+
+use crate::DataError;
 use crate::page_cache::ReadOnce;
 
 /// Most rows of one block.
@@ -37,6 +40,30 @@ pub(crate) fn block_target(data_bytes: u64) -> u32 {
 /// that in a pass with blocks of 64 KiB each would be unpacked sixteen times. The same for packed Arrow batches, which are unpacked from
 /// their beginning.
 pub(crate) const PARQUET_BLOCK: u32 = 256 << 10;
+
+/// The largest row, and page of a column, that is read, and what becomes of larger ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Largest {
+    /// Bytes of a row: of its line, or of its texts where it has none. At most [`MAX_ROW_BYTES`].
+    pub row: usize,
+    /// Bytes of a Parquet page, unpacked.
+    pub page: u64,
+    /// Rows that are larger, or lie in a page that is, are left out and counted, not refused.
+    pub skip: bool,
+}
+
+impl Default for Largest {
+    fn default() -> Self {
+        Largest { row: MAX_ROW_BYTES, page: u64::MAX, skip: false }
+    }
+}
+
+impl Largest {
+    /// What a loader below `ceiling` has room for: a row is there several times while it is read, a page twice.
+    pub fn within(ceiling: u64, skip: bool) -> Largest {
+        Largest { row: MAX_ROW_BYTES.min((ceiling / 8) as usize), page: ceiling / 4, skip }
+    }
+}
 
 /// What opening found out about the data; everything that the loader's memory depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -76,6 +103,9 @@ pub struct DataFacts {
     /// Heap of reading files that lie elsewhere, where there are any.
     #[serde(default)]
     pub remote_bytes: u64,
+    /// Rows that were left out, because they or the pages that they are in are too large.
+    #[serde(default)]
+    pub oversized: u64,
     /// Of a mixture: a number that tells its sets and weights from others; else 0.
     #[serde(default)]
     pub mixture: u64,
@@ -104,11 +134,20 @@ pub(crate) struct BlockBuilder {
     pub facts: DataFacts,
     /// The file at work, where its pages are not to stay.
     pub read_once: Option<ReadOnce>,
+    /// What is too large.
+    pub largest: Largest,
 }
 
 impl BlockBuilder {
     pub fn new(target: u32) -> BlockBuilder {
-        BlockBuilder { blocks: Vec::new(), open: None, target, facts: DataFacts::default(), read_once: None }
+        BlockBuilder {
+            blocks: Vec::new(),
+            open: None,
+            target,
+            facts: DataFacts::default(),
+            read_once: None,
+            largest: Largest::default(),
+        }
     }
 
     /// From here on blocks are of so many bytes.
@@ -144,6 +183,21 @@ impl BlockBuilder {
             }
             None => self.open = Some(Block { place, raw_bytes: raw, text_bytes: text, rows: 1, file }),
         }
+    }
+
+    /// A row at `place` of `path` is too large: it is left out, or the file refused.
+    pub fn oversized_row(&mut self, path: &Path, place: String) -> Result<(), DataError> {
+        if !self.largest.skip {
+            return Err(DataError::RowTooLong { path: path.into(), place, limit: self.largest.row });
+        }
+        self.left_out(1);
+        Ok(())
+    }
+
+    /// The next rows are in no block.
+    pub fn left_out(&mut self, rows: u64) {
+        self.facts.oversized += rows;
+        self.close();
     }
 
     /// Ends the open block where it is half full at least: here is a good place.

@@ -28,6 +28,8 @@ pub(crate) struct PlacedFile {
     largest_page: AtomicU64,
     /// Where the header that was read last begins.
     last_header: Arc<AtomicU64>,
+    /// What it says its page unpacks to.
+    last_unpacked: Arc<AtomicU64>,
 }
 
 impl PlacedFile {
@@ -49,6 +51,7 @@ impl PlacedFile {
             largest_read: AtomicU64::new(0),
             largest_page: AtomicU64::new(u64::MAX),
             last_header: Arc::default(),
+            last_unpacked: Arc::default(),
         }
     }
 
@@ -62,6 +65,11 @@ impl PlacedFile {
     /// Where the header that was read last begins.
     fn last_header(&self) -> u64 {
         self.last_header.load(Ordering::Relaxed)
+    }
+
+    /// What the page of the header that was read last unpacks to; nothing where that cannot be told.
+    pub fn last_unpacked(&self) -> u64 {
+        self.last_unpacked.load(Ordering::Relaxed)
     }
 
     /// The longest single read so far.
@@ -81,8 +89,17 @@ impl ChunkReader for PlacedFile {
 
     fn get_read(&self, start: u64) -> Result<HeaderReader> {
         let largest_page = self.largest_page.load(Ordering::Relaxed);
-        let (file, last_header) = (self.file.clone(), self.last_header.clone());
-        Ok(HeaderReader { file, start, at: start, buffer: [0; 512], from: 0, to: 0, largest_page, last_header })
+        Ok(HeaderReader {
+            file: self.file.clone(),
+            start,
+            at: start,
+            buffer: [0; 512],
+            from: 0,
+            to: 0,
+            largest_page,
+            last_header: self.last_header.clone(),
+            last_unpacked: self.last_unpacked.clone(),
+        })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<bytes::Bytes> {
@@ -107,6 +124,7 @@ pub(crate) struct HeaderReader {
     to: usize,
     largest_page: u64,
     last_header: Arc<AtomicU64>,
+    last_unpacked: Arc<AtomicU64>,
 }
 
 /// What the header of a page that begins so says it unpacks to: the second field of a struct in Thrift's compact form.
@@ -143,7 +161,9 @@ fn zigzag(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
 impl HeaderReader {
     /// Whether the page whose header was begun may be unpacked.
     fn check_page(&self) -> io::Result<()> {
-        match unpacked_bytes(&self.buffer[..self.to]) {
+        let unpacked = unpacked_bytes(&self.buffer[..self.to]);
+        self.last_unpacked.store(unpacked.unwrap_or(0), Ordering::Relaxed);
+        match unpacked {
             Some(bytes) if bytes > self.largest_page => {
                 let most = self.largest_page;
                 let reason = format!("expected a page of at most {most} bytes when unpacked, found one of {bytes}");
@@ -272,6 +292,12 @@ impl<P: PageReader> PageReader for CountedPages<P> {
     }
 
     fn skip_next_page(&mut self) -> Result<()> {
+        if let Some((rows, _)) = &mut self.noted
+            && let Some(page) = self.inner.peek_next_page()?
+            && !page.is_dict
+        {
+            *rows += page.num_rows.or(page.num_levels).unwrap_or(0) as u64;
+        }
         self.inner.skip_next_page()
     }
 }

@@ -137,6 +137,11 @@ impl<'a> Cells<'a> {
         Ok(Cells { path, columns: names, wants: names.wants(), leaves, nested })
     }
 
+    /// Passes over rows.
+    pub fn skip(&mut self, rows: u64) -> Result<(), CellFault> {
+        self.leaves.iter_mut().try_for_each(|leaf| Ok(leaf.skip(rows as usize)?))
+    }
+
     /// The texts of the next row, whose number in the file is `row`.
     pub fn next<'t>(&'t mut self, row: u64, text: &'t mut RowText) -> Result<(&'t str, &'t str), CellFault> {
         for leaf in &mut self.leaves {

@@ -5,6 +5,7 @@
 //! the footer only the wanted columns' chunks are kept. Rows before a block are passed over by page headers alone. It
 //! knows nothing of order and tokens.
 
+use std::ops::Range;
 use std::path::Path;
 
 use parquet::basic::Type as Physical;
@@ -15,10 +16,11 @@ use parquet::file::reader::Length;
 use crate::error::guarded;
 use crate::input::Origin;
 use crate::jsonl_row::WantedCell;
-use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
+use crate::layout::{Block, BlockBuilder, Largest};
+use crate::oversized::{LargePage, joined, large_pages};
 use crate::page_table::PageTable;
 use crate::pages::PlacedFile;
-use crate::parquet_cells::{Cells, Column};
+use crate::parquet_cells::{CellFault, Cells, Column};
 use crate::row_text::RowText;
 use crate::window::Texts;
 use crate::{ChosenColumns, Columns, DataError, Kind};
@@ -98,13 +100,27 @@ fn scan_file(
     for (number, group) in kept.row_groups.iter_mut().enumerate() {
         let mut cells = Cells::open(path, &columns, group, &names, kept.nested)
             .map_err(|e| e.unwrap_or_place(path, || format!("row group {number}")))?;
-        for _ in 0..group.rows {
+        let large = match kept.nested {
+            true => Vec::new(),
+            false => large_rows(path, &columns, group, builder.largest)
+                .map_err(|e| e.unwrap_or_place(path, || format!("row group {number}")))?,
+        };
+        let (first, mut large) = (row, large.into_iter().peekable());
+        while row < first + group.rows {
+            if let Some(rows) = large.next_if(|rows| first + rows.start == row) {
+                let rows = rows.end - rows.start;
+                cells.skip(rows).map_err(|e| e.unwrap_or_place(path, || format!("row {row}")))?;
+                builder.left_out(rows);
+                row += rows;
+                continue;
+            }
             let (source, target) =
                 cells.next(row, &mut text).map_err(|e| e.unwrap_or_place(path, || format!("row {row}")))?;
             let bytes = source.len() + target.len();
-            if bytes > MAX_ROW_BYTES {
-                let place = format!("row {row}");
-                return Err(DataError::RowTooLong { path: path.into(), place, limit: MAX_ROW_BYTES });
+            if bytes > builder.largest.row {
+                builder.oversized_row(path, format!("row {row}"))?;
+                row += 1;
+                continue;
             }
             // A block of two pages would be both of them unpacked.
             if std::mem::replace(&mut pages, columns[0].facts.pages()) != pages {
@@ -126,6 +142,27 @@ fn scan_file(
         column.facts.merge_into(pages);
     }
     Ok(kept)
+}
+
+/// Rows of the group that are left out because one of their pages is too large; an error where that is refused.
+fn large_rows(
+    path: &Path,
+    columns: &[Column],
+    group: &RowGroup,
+    Largest { page: limit, skip, .. }: Largest,
+) -> Result<Vec<Range<u64>>, CellFault> {
+    let mut ranges = Vec::new();
+    for (column, chunk) in columns.iter().zip(&group.chunks) {
+        for LargePage { rows, bytes } in large_pages(&column.file, chunk, group.rows, limit)? {
+            if !skip {
+                let (path, place) = (path.to_path_buf(), format!("row {}", group.first_row + rows.start));
+                let column = chunk.column_path().string();
+                return Err(CellFault::Known(DataError::PageTooLarge { path, place, column, bytes, limit }));
+            }
+            ranges.push(rows);
+        }
+    }
+    Ok(joined(ranges))
 }
 
 fn read_block(

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::form::{Cutter, Fault, Form};
 use crate::input::Origin;
-use crate::layout::{Block, BlockBuilder, MAX_ROW_BYTES};
+use crate::layout::{Block, BlockBuilder};
 use crate::packed::{FrameReader, FrameScratch, Frames, Packing, READ_HEAP, Unpacking};
 use crate::row_text::RowText;
 use crate::window::Texts;
@@ -99,7 +99,7 @@ fn scan_rows(
 ) -> Result<Box<[String]>, DataError> {
     let Scan { origin, file, form, kind, wanted, .. } = of;
     let path = origin.path();
-    let mut cutter = Cutter::new(form, &[]);
+    let mut cutter = Cutter::new(form, &[]).with_most(builder.largest.row);
     let (mut raw, mut text) = (Vec::new(), RowText::default());
     let at = |line: u64| At { path, line, packed: of.packed.is_some() };
     let header = cutter.read_header(reader, &mut raw).map_err(|e| at(1).unreadable(e))?;
@@ -111,8 +111,12 @@ fn scan_rows(
         if read == 0 {
             break;
         }
-        if read > MAX_ROW_BYTES {
-            return Err(DataError::RowTooLong { path: path.into(), place: here.place(), limit: MAX_ROW_BYTES });
+        if read > builder.largest.row {
+            builder.oversized_row(path, at(line + newlines_before(&raw)).place())?;
+            let (bytes, lines) = cutter.pass_over(reader, &raw).map_err(|e| here.unreadable(e))?;
+            offset += read as u64 + bytes;
+            line += newlines(&raw) + lines;
+            continue;
         }
         // A record of CSV is read with the line ends before it.
         let here = at(line + newlines_before(&raw));

@@ -12,7 +12,7 @@ use crate::block_cache::BlockCache;
 use crate::columns::{ChosenColumns, Columns};
 use crate::form::Form;
 use crate::input::{Origin, Reach};
-use crate::layout::{Block, BlockBuilder, DataFacts, PARQUET_BLOCK, block_target};
+use crate::layout::{Block, BlockBuilder, DataFacts, Largest, PARQUET_BLOCK, block_target};
 use crate::mixture::{DataSet, Set, Weight};
 use crate::order::mix;
 use crate::packed::Packing;
@@ -45,6 +45,8 @@ pub struct Opening<'a> {
     pub cached: u64,
     /// How files that lie elsewhere are read.
     pub elsewhere: Option<Elsewhere<'a>>,
+    /// What is too large to be read.
+    pub largest: Largest,
 }
 
 /// How files that lie elsewhere (named by URLs) are read.
@@ -58,7 +60,7 @@ pub struct Elsewhere<'a> {
 
 impl Default for Opening<'_> {
     fn default() -> Self {
-        Opening { folder: None, cached: u64::MAX, elsewhere: None }
+        Opening { folder: None, cached: u64::MAX, elsewhere: None, largest: Largest::default() }
     }
 }
 
@@ -121,7 +123,7 @@ impl Sources {
     pub fn open_mixture(
         sets: &[DataSet],
         kind: Kind,
-        Opening { folder, cached, elsewhere }: Opening<'_>,
+        Opening { folder, cached, elsewhere, largest }: Opening<'_>,
     ) -> Result<Sources, DataError> {
         let mut paths = Vec::new();
         for (number, set) in sets.iter().enumerate() {
@@ -154,6 +156,7 @@ impl Sources {
         }
         let target = block_target(bytes);
         let mut builder = BlockBuilder::new(target);
+        builder.largest = largest;
         let mut opened = Vec::with_capacity(sets.len());
         let mut chosen = None;
         let mut files: Vec<DataFile> = Vec::with_capacity(paths.len());

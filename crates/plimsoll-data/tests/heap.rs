@@ -207,7 +207,7 @@ fn files_elsewhere_stay_below(dir: &Path, tokenizer: &Arc<TextTokenizer>) -> Str
     for name in ["large.jsonl", "large.parquet", "large.arrow", "mixed.jsonl.gz"] {
         let elsewhere = Some(Elsewhere { files: &store, cache: LEAST_CACHE });
         let cache = dir.join("elsewhere");
-        let opening = Opening { folder: Some(&cache), elsewhere, cached: 1 << 20 };
+        let opening = Opening { folder: Some(&cache), elsewhere, cached: 1 << 20, ..Opening::default() };
         let files = [other_folder::url(&dir.join(name))];
         let before = LIVE.load(Relaxed);
         let (opened, sources) =

@@ -598,6 +598,9 @@ pub struct JobFlags {
     /// Memory that the loader stays below; fewer blocks and threads where it must [default: 256MiB, where that can be]
     #[arg(long, value_name = "SIZE", help_heading = "Data")]
     pub data_memory: Option<Bytes>,
+    /// What becomes of rows (and Parquet pages) too large for that memory: the file is refused, or they are left out and counted [default: refuse]
+    #[arg(long, value_name = "refuse|skip", help_heading = "Data")]
+    pub oversized: Option<String>,
     /// Most of the disk for parts of data that lie elsewhere [default: 8GiB, at most a quarter of what is free]
     #[arg(long, value_name = "SIZE", help_heading = "Data")]
     pub data_cache: Option<Bytes>,

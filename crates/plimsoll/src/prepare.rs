@@ -152,10 +152,18 @@ pub fn prepare_and<T>(
     let eval = match &settings.eval_data {
         Some(path) => {
             let same = sources.columns().again();
-            Some(Arc::new(samples::open(std::slice::from_ref(path), kind, same, settings.cache).or_usage()?))
+            Some(Arc::new(
+                samples::open(std::slice::from_ref(path), kind, same, samples::Reading::of(settings)).or_usage()?,
+            ))
         }
         None => None,
     };
+    let left_out = sources.facts().oversized + eval.as_ref().map_or(0, |of| of.facts().oversized);
+    if left_out > 0 {
+        remarks.push(format!(
+            "data: {left_out} rows are left out, because they or their pages are too large (`data.oversized`)"
+        ));
+    }
     let tokenizer_path = folder.tokenizer_path().or_usage()?;
     heap::trim();
     let before_tokenizer = own_memory(&root)?.rss_anon;

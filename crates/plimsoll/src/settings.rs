@@ -142,6 +142,8 @@ pub struct Settings {
     pub data_memory: Option<Bytes>,
     /// Most of the disk for parts of data that lie elsewhere; `None`: as the disk has room.
     pub cache: Option<Bytes>,
+    /// Rows that are too large to be read are left out.
+    pub skip_oversized: bool,
     /// Samples per weight update.
     pub effective_batch: u64,
     /// Length of the run.
@@ -278,6 +280,7 @@ impl Settings {
             ("data.shuffle", Some(Value::Boolean(self.shuffle))),
             ("data.window", (self.window != WINDOW_BLOCKS as u64).then(|| count(self.window)).flatten()),
             ("data.memory", bytes(self.data_memory)),
+            ("data.oversized", self.skip_oversized.then(|| text("skip")).flatten()),
             ("data.cache", bytes(self.cache)),
             ("train.effective_batch", count(self.effective_batch)),
             ("train.epochs", epochs),

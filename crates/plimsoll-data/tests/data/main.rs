@@ -13,6 +13,7 @@ mod lengths;
 mod mixture;
 #[path = "../other_folder/mod.rs"]
 mod other_folder;
+mod oversized;
 mod packed;
 mod parquet;
 mod pyarrow;

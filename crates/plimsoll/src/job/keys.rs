@@ -23,6 +23,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("data.shuffle", "--shuffle"),
     ("data.window", "--window"),
     ("data.memory", "--data-memory"),
+    ("data.oversized", "--oversized"),
     ("data.cache", "--data-cache"),
     ("train.effective_batch", "--effective-batch"),
     ("train.epochs", "--epochs"),

@@ -88,6 +88,8 @@ pub struct DataTable {
     pub window: Option<Spanned<Count>>,
     /// Memory of the loader.
     pub memory: Option<Spanned<Value>>,
+    /// What becomes of rows that are too large to be read: `refuse` or `skip`.
+    pub oversized: Option<Spanned<String>>,
     /// Most bytes of the disk for parts of files that lie elsewhere.
     pub cache: Option<Spanned<Value>>,
 }

@@ -106,6 +106,13 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
             said.refuse("data.memory", format!("is {}, expected at least {least}", data_memory.unwrap_or_default()))
         );
     }
+    let skip_oversized = match said.pick("data.oversized", flags.oversized.clone(), job.data.oversized).as_deref() {
+        None | Some("refuse") => false,
+        Some("skip") => true,
+        Some(other) => {
+            return Err(said.refuse("data.oversized", format!("must be `refuse` or `skip`, found `{other}`")));
+        }
+    };
     let cache = said.bytes("data.cache", flags.data_cache, job.data.cache)?;
 
     let batch = said.count("train.effective_batch", 1 << 24, flags.effective_batch, job.train.effective_batch)?;
@@ -186,6 +193,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         shuffle,
         window,
         data_memory,
+        skip_oversized,
         cache,
         effective_batch,
         length,

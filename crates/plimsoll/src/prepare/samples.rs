@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    ChatTemplate, Columns, DataError, DataSet, Elsewhere, Kind, Lengths, Long, Opening, Order, Recipe, SAMPLE_ROWS,
-    Set, Sources, TextTokenizer, Weight, count_samples, suggest_length, suggest_lengths,
+    ChatTemplate, Columns, DataError, DataSet, Elsewhere, Kind, Largest, Lengths, Long, Opening, Order, Recipe,
+    SAMPLE_ROWS, Set, Sources, TextTokenizer, Weight, count_samples, suggest_length, suggest_lengths,
 };
 use plimsoll_machine::{Bytes, Headroom, Root};
 use plimsoll_model::ModelFolder;
@@ -24,21 +24,40 @@ const LONGEST_SAMPLE: usize = 1024;
 /// Most new tokens of an answer to a chat's prompt during evaluation.
 const NEW_TOKENS: usize = 64;
 
+/// How much may be taken to read data.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    /// Most of the disk for parts of what lies elsewhere; `None`: as there is room.
+    pub cache: Option<Bytes>,
+    /// The largest rows and pages.
+    pub largest: Largest,
+}
+
+impl Reading {
+    /// As a job says. A ceiling that nobody asked for makes no row too large.
+    pub fn of(settings: &Settings) -> Reading {
+        let skip = settings.skip_oversized;
+        let within = |ceiling: Bytes| Largest::within(ceiling.0, skip);
+        let largest = settings.data_memory.map_or(Largest { skip, ..Largest::default() }, within);
+        Reading { cache: settings.cache, largest }
+    }
+}
+
 /// Opens data; what is packed is unpacked into the cache, where it stays for the next run, as do parts of what lies elsewhere: `cache`
 /// of them at most, where it is said. The kernel may keep files in half of the memory that can be had: what is larger would only push
 /// out other pages, and in a cgroup those of the run itself.
-pub fn open(files: &[PathBuf], kind: Kind, columns: Columns, cache: Option<Bytes>) -> Result<Sources, DataError> {
-    open_sets(&[DataSet { files: files.to_vec(), columns, weight: Weight::ONE }], kind, cache)
+pub fn open(files: &[PathBuf], kind: Kind, columns: Columns, reading: Reading) -> Result<Sources, DataError> {
+    open_sets(&[DataSet { files: files.to_vec(), columns, weight: Weight::ONE }], kind, reading)
 }
 
 /// As [`open`], several sets with their weights.
-pub fn open_sets(sets: &[DataSet], kind: Kind, cache: Option<Bytes>) -> Result<Sources, DataError> {
+pub fn open_sets(sets: &[DataSet], kind: Kind, reading: Reading) -> Result<Sources, DataError> {
     let usable = Headroom::find(&Root::system()).and_then(|headroom| headroom.read());
     let cached = usable.map_or(u64::MAX, |bytes| bytes.0 / 2);
     let folder = cache_folder().join("data");
-    let parts = elsewhere::cache(cache, &folder).0;
+    let parts = elsewhere::cache(reading.cache, &folder).0;
     let elsewhere = Some(Elsewhere { files: elsewhere::files(|told| render::talk(told)), cache: parts });
-    Sources::open_mixture(sets, kind, Opening { folder: Some(&folder), cached, elsewhere })
+    Sources::open_mixture(sets, kind, Opening { folder: Some(&folder), cached, elsewhere, largest: reading.largest })
 }
 
 /// What parts of these data take of the disk: as much as they are, or as much as they may.
@@ -58,7 +77,7 @@ pub fn open_sources(
         true => vec![DataSet { files: settings.train_data.clone(), columns, weight: Weight::ONE }],
         false => settings.mixture.iter().map(|set| set.to_open(&columns)).collect(),
     };
-    let open = |kind| open_sets(&sets, kind, settings.cache);
+    let open = |kind| open_sets(&sets, kind, Reading::of(settings));
     let (sources, kind) = match (settings.kind, spec) {
         (None, ModelSpec::T5(_)) => (open(Kind::Pairs).or_usage()?, Kind::Pairs),
         (Some(Kind::Pairs), ModelSpec::Decoder(_)) => {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::args::{DataArgs, DataVerb, InspectArgs, RowArgs};
 use crate::job::mixture::{JobData, data_of};
 use crate::job::read::JobFile;
-use crate::prepare::samples::{self, SetTold};
+use crate::prepare::samples::{self, Reading, SetTold};
 use crate::render::{self, Fail, OrFail};
 use crate::settings::{kind_name, kind_named};
 use crate::verbs::data_tokenizer;
@@ -132,7 +132,7 @@ fn kind_said(rows: &RowArgs) -> Result<Option<Kind>, Fail> {
 }
 
 fn open_sets(sets: &[DataSet], kind: Option<Kind>, cache: Option<Bytes>) -> Result<(Sources, Kind), Fail> {
-    let open = |kind: Kind| samples::open_sets(sets, kind, cache);
+    let open = |kind: Kind| samples::open_sets(sets, kind, Reading { cache, ..Reading::default() });
     if let Some(kind) = kind {
         return Ok((open(kind).or_usage()?, kind));
     }

@@ -53,5 +53,5 @@ pub fn run(args: &EvalArgs) -> Result<(), Fail> {
 
 fn open(files: &[PathBuf], kind: Kind, settings: &Settings) -> Result<Sources, DataError> {
     let columns = Columns { source: settings.source.clone(), target: settings.target.clone() };
-    samples::open(files, kind, columns, settings.cache)
+    samples::open(files, kind, columns, samples::Reading::of(settings))
 }
