@@ -67,19 +67,22 @@ pub(crate) struct RemoteBlocks {
 #[derive(Clone, Copy, Debug, Default)]
 struct Followed {
     next: u64,
-    ahead: u64,
+    /// How often it was read on from.
+    times: u32,
     used: u64,
 }
 
-/// Blocks to ask for from `number` on: twice as many each time that it goes on where it was. Pure.
+/// Blocks to ask for from `number` on: from the second time that it goes on where it was, twice as many each time; one thing may lie
+/// across two blocks, and ends there. Pure.
 fn ahead(followed: &mut [Followed; FOLLOWED], number: u64) -> u64 {
     let now = 1 + followed.iter().map(|place| place.used).max().unwrap_or(0);
-    let known = followed.iter().position(|place| place.ahead > 0 && place.next == number);
-    let (at, ahead) = match known {
-        Some(at) => (at, (2 * followed[at].ahead).min(MOST_AHEAD)),
-        None => ((0..FOLLOWED).min_by_key(|&at| followed[at].used).unwrap_or(0), 1),
+    let known = followed.iter().position(|place| place.used > 0 && place.next == number);
+    let (at, times) = match known {
+        Some(at) => (at, followed[at].times + 1),
+        None => ((0..FOLLOWED).min_by_key(|&at| followed[at].used).unwrap_or(0), 0),
     };
-    followed[at] = Followed { next: number + ahead, ahead, used: now };
+    let ahead = (1 << times.saturating_sub(1).min(16)).min(MOST_AHEAD);
+    followed[at] = Followed { next: number + ahead, times, used: now };
     ahead
 }
 
@@ -220,10 +223,10 @@ mod tests {
     fn who_reads_on_gets_more_at_a_time_and_who_jumps_does_not() {
         let mut followed = [Followed::default(); FOLLOWED];
         let mut next = |number| ahead(&mut followed, number);
-        assert_eq!([next(0), next(1), next(3), next(7), next(15)], [1, 2, 4, 8, 8]);
+        assert_eq!([next(0), next(1), next(2), next(4), next(8), next(16)], [1, 1, 2, 4, 8, 8]);
         assert_eq!([next(100), next(300), next(200)], [1, 1, 1]);
         // Columns in step.
-        assert_eq!([next(101), next(23), next(301)], [2, 8, 2]);
-        assert_eq!([next(500), next(501)], [1, 2]);
+        assert_eq!([next(101), next(24), next(301), next(102)], [1, 8, 1, 2]);
+        assert_eq!([next(500), next(501)], [1, 1]);
     }
 }

@@ -72,7 +72,6 @@ impl Shelf {
     /// Opens or makes the folder, removes what was left half written, and makes it as small as it may be.
     pub fn open(folder: &Path, ceiling: u64) -> io::Result<Shelf> {
         let shelf = Shelf { folder: folder.join("blocks"), ceiling, goes: AtomicBool::new(false) };
-        fs_err::create_dir_all(&shelf.folder)?;
         let lock = shelf.lock()?;
         sweep(&shelf.folder)?;
         lock.set(shelf.give_up(ceiling)?)?;
@@ -144,8 +143,16 @@ impl Shelf {
     }
 
     fn lock(&self) -> io::Result<Lock> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.folder.join("lock"))?;
+        let place = self.folder.join("lock");
+        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&place);
+        let file = match open() {
+            // Somebody cleared the cache while it was in use.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs_err::create_dir_all(&self.folder)?;
+                open()?
+            }
+            file => file?,
+        };
         flock(file.file(), FlockOperation::LockExclusive)?;
         Ok(Lock { file })
     }
@@ -230,7 +237,7 @@ mod tests {
             assert!(shelf.place(7, number).exists());
         }
         let left = blocks(dir.path());
-        assert!(left.len() >= 8 && *left[0] > *"0000000000000007-0000001d", "{left:?}");
+        assert!(left.len() >= 8 && left[0].as_str() > "0000000000000007-0000001d", "{left:?}");
         // One who may have less makes it so.
         let three = Shelf::open(dir.path(), 3_000).unwrap();
         assert!(size(dir.path()) <= 3_000 && three.place(7, 39).exists());

@@ -556,7 +556,7 @@ pub struct JobFlags {
     #[arg(long, value_name = "file|f32|int8|nf4", help_heading = "Model")]
     pub base: Option<String>,
 
-    /// Training data, JSONL, CSV, text, Parquet or Arrow; a quoted pattern such as 'data/*.jsonl' works too
+    /// Training data, JSONL, CSV, text, Parquet or Arrow; a URL (s3, gs, az, http, https) or a quoted pattern such as 'data/*.jsonl' works too
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
     pub data: Vec<PathBuf>,
     /// Held-out data to evaluate on

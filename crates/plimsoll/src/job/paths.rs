@@ -94,6 +94,9 @@ impl Resolver<'_> {
             if let Some(url) = elsewhere {
                 // A new run keeps the list: what is added later is not part of it.
                 let found = expand_url(url, &**elsewhere::files(|told| render::talk(told))).or_usage()?;
+                if let Some(twice) = found.iter().find(|file| files.contains(*file)) {
+                    return Err(self.refuse("data.train", format!("names `{}` twice", twice.display())));
+                }
                 files.extend(found);
                 continue;
             }

@@ -1,4 +1,5 @@
 //! A run folder with checkpoints that were never trained, and the processes that copy it.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod server;
 

@@ -71,6 +71,11 @@ impl Workshop {
         Workshop { cache: Some(tempfile::tempdir().unwrap()), ..self }
     }
 
+    /// That cache.
+    pub fn cache(&self) -> &Path {
+        self.cache.as_ref().expect("a cache of its own").path()
+    }
+
     /// A path inside.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
