@@ -1,6 +1,6 @@
 //! From documents, in the order of the stream, to samples: rows and labels, split where too long, packed where asked.
 //!
-//! Invariant: documents are taken in groups (of one, where nothing is packed), which end with their pass, so that each pass is whole;
+//! Invariant: documents are taken in groups (of one, where nothing is packed or sorted), which end with their pass, so that each pass is whole;
 //! what is in a group follows from where it begins. So a cursor is the beginning of a group and how many of its samples are gone. It
 //! knows no threads and no text.
 
@@ -60,8 +60,8 @@ enum Made {
 
 impl Assembler {
     /// Begins at `cursor`; the first frame must be the first of its row.
-    pub fn new(shape: BatchShape, cursor: Cursor) -> Assembler {
-        let room = pack_room(shape);
+    pub fn new(shape: BatchShape, cursor: Cursor, by_length: bool) -> Assembler {
+        let room = pack_room(shape, by_length);
         let (rows, documents) = room.group();
         let words = || Vec::with_capacity(rows + shape.source_len);
         Assembler {
@@ -87,8 +87,8 @@ impl Assembler {
     }
 
     /// Heap of an assembler, in bytes.
-    pub fn heap_bytes(shape: BatchShape) -> u64 {
-        let room = pack_room(shape);
+    pub fn heap_bytes(shape: BatchShape, by_length: bool) -> u64 {
+        let room = pack_room(shape, by_length);
         let (rows, documents) = room.group();
         let words = 2 * (rows + shape.source_len) + shape.source_len + 1;
         (words * size_of::<u32>() + documents * size_of::<Piece>()) as u64 + room.heap_bytes()
@@ -181,7 +181,7 @@ impl Assembler {
         source.clear();
         target.clear();
         pieces.clear();
-        let (rows, documents) = pack_room(self.shape).group();
+        let (rows, documents) = self.packer.room().group();
         let mut over = false;
         loop {
             let ends_epoch = match self.make_piece(tube)? {
@@ -282,6 +282,7 @@ impl Group {
     }
 }
 
-fn pack_room(shape: BatchShape) -> PackRoom {
-    PackRoom { rows: shape.source_len, documents: shape.documents }
+fn pack_room(shape: BatchShape, by_length: bool) -> PackRoom {
+    let batch = by_length.then_some(shape.samples);
+    PackRoom { rows: shape.source_len, documents: shape.documents, batch }
 }

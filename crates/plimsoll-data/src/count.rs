@@ -39,7 +39,7 @@ pub fn count_samples(
     threads: usize,
     on_thread_start: Option<ThreadHook>,
 ) -> Result<PassCount, DataError> {
-    if recipe.kind() == Kind::Pairs {
+    if recipe.kind() == Kind::Pairs && recipe.is_row_by_row() {
         return Ok(PassCount { samples: sources.rows(), documents: sources.rows(), ..PassCount::default() });
     }
     let shape = BatchShape { samples: 1, ..shape };

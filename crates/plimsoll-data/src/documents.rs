@@ -8,9 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use plimsoll_plan::batch::BatchSlot;
+use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::assemble::Assembler;
+use crate::buckets::GROUP_BATCHES;
 use crate::document::{self, Part, Tokens, part_end};
 use crate::error::panic_message;
 use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook, Until};
@@ -61,6 +62,12 @@ struct Taken {
     place: RowPlace,
 }
 
+/// Room for what is ready; of samples that are sorted by length a group, so that threads go on while one is handed out.
+pub(crate) fn tube_room(shape: BatchShape, prefetch_batches: usize, by_length: bool) -> TubeRoom {
+    let group = if by_length { shape.samples * GROUP_BATCHES } else { 0 };
+    TubeRoom::new(shape.source_len, group.max(prefetch_batches * shape.samples))
+}
+
 impl DocumentLoader {
     pub fn start(
         sources: Arc<Sources>,
@@ -72,9 +79,10 @@ impl DocumentLoader {
     ) -> Result<DocumentLoader, DataError> {
         let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
         let stream = Stream::start(sources.clone(), order, cursor);
+        let assembler = Assembler::new(shape, cursor, recipe.is_by_length());
         let shared = Arc::new(Shared {
             feed: Mutex::new(Feed { stream, ticket: 0, within: None, position: cursor.position, over: false }),
-            tube: Tube::new(TubeRoom::new(shape.source_len, prefetch_batches * shape.samples)),
+            tube: Tube::new(tube_room(shape, prefetch_batches, recipe.is_by_length())),
             sources,
             tokenizer,
             recipe,
@@ -84,7 +92,7 @@ impl DocumentLoader {
         let mut loader = DocumentLoader {
             shared,
             threads: Vec::with_capacity(threads),
-            assembler: Assembler::new(shape, cursor),
+            assembler,
             samples: shape.samples,
             handed: 0,
             limit,

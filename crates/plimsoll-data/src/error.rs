@@ -452,6 +452,18 @@ pub enum DataError {
         /// Tokens of a sample.
         tokens: usize,
     },
+    /// A whole pass over pairs left none.
+    #[error(
+        "all {rows} rows have a source of more than {source_len} or a target of more than {target_len} tokens, and such rows are dropped"
+    )]
+    AllPairsDropped {
+        /// Rows.
+        rows: u64,
+        /// Tokens of a source.
+        source_len: usize,
+        /// Tokens of a target.
+        target_len: usize,
+    },
     /// The loader has stopped after an error that was already handed out.
     #[error("the loader has stopped after an earlier error")]
     Stopped,

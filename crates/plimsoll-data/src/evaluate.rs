@@ -36,7 +36,7 @@ pub fn eval_batches(
     };
     let order = Order::new(0, false);
     // Every row is evaluated, what there is room for of it.
-    let recipe = if recipe.long() == Long::Drop { recipe.cutting() } else { recipe };
+    let recipe = if recipe.long() == Long::Drop || recipe.is_by_length() { recipe.cutting() } else { recipe };
     let loader = Loader::start_until(sources.clone(), order, tokenizer, recipe, settings, Until::EpochEnd)?;
     Ok(EvalBatches { loader, rows: RowTexts::new(sources) })
 }

@@ -6,12 +6,12 @@
 use plimsoll_plan::batch::BatchShape;
 
 use crate::assemble::Assembler;
+use crate::pair_groups::PairAssembler;
 use crate::ring::Slot;
 use crate::tokenizer::{MOST_WEIGHT, clip_bytes};
-use crate::tube::TubeRoom;
 use crate::visits::{Deal, VISIT_BYTES};
 use crate::window::ROW_ENTRY_BYTES;
-use crate::{ColumnPages, DataFacts, Kind, Order, Recipe, Sources};
+use crate::{ColumnPages, DataFacts, Kind, Long, Order, Recipe, Sources, documents, paired};
 
 /// Heap that the tokenizer library takes for each byte (by weight) of the text in work, at most. Measured with
 /// `cargo test --test heap -- --nocapture`: 68 to 138 for words, 289 where each character is a word (Unigram), 787 for
@@ -78,6 +78,12 @@ pub struct LoadFacts {
     /// What a row is.
     #[serde(default)]
     pub kind: Kind,
+    /// Pairs that are too long are left out.
+    #[serde(default)]
+    pub drops: bool,
+    /// Samples of like length share a batch.
+    #[serde(default)]
+    pub by_length: bool,
     /// Heap of the chat template.
     #[serde(default)]
     pub template_bytes: u64,
@@ -97,7 +103,8 @@ impl LoadFacts {
     /// The facts for a loader with this recipe.
     pub fn with_recipe(self, recipe: &Recipe) -> LoadFacts {
         let template_bytes = recipe.template().map_or(0, |template| template.heap_bytes());
-        LoadFacts { kind: recipe.kind(), template_bytes, ..self }
+        let (drops, by_length) = (recipe.long() == Long::Drop, recipe.is_by_length());
+        LoadFacts { kind: recipe.kind(), drops, by_length, template_bytes, ..self }
     }
 
     /// The facts for a tokenizer whose effort was measured ([`crate::tokenizer_effort`]).
@@ -128,6 +135,8 @@ impl Sources {
             index_bytes: self.index_bytes(),
             mixture_bytes: if self.is_mixture() { Deal::new(self.laid(), order).list_bytes(self.laid()) } else { 0 },
             kind: self.kind(),
+            drops: false,
+            by_length: false,
             template_bytes: 0,
             tokenizer_effort: TOKENIZER_BYTES_PER_TEXT_BYTE,
             memo_bytes: 0,
@@ -137,14 +146,18 @@ impl Sources {
 
 /// The most heap that a loader uses, its sources and its template (see [`LoadFacts::with_recipe`]) included.
 pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetch_batches: usize) -> LoaderHeap {
+    let ring_entry = size_of::<std::sync::Mutex<Slot>>() as u64 + 1;
+    let ring = prefetch_batches as u64 * (Slot::heap_bytes(shape) + ring_entry);
     let ring_bytes = match facts.kind {
-        Kind::Pairs => {
-            let ring_entry = size_of::<std::sync::Mutex<Slot>>() as u64 + 1;
-            prefetch_batches as u64 * (Slot::heap_bytes(shape) + ring_entry)
+        // An evaluation of the same has a ring: it leaves nothing out.
+        Kind::Pairs if facts.drops || facts.by_length => {
+            let tube = paired::tube_room(shape, prefetch_batches, facts.by_length);
+            ring.max(tube.heap_bytes() + PairAssembler::heap_bytes(shape, facts.by_length))
         }
+        Kind::Pairs => ring,
         Kind::Chat | Kind::Text => {
-            let tube = TubeRoom::new(shape.source_len, prefetch_batches * shape.samples);
-            tube.heap_bytes() + Assembler::heap_bytes(shape)
+            let tube = documents::tube_room(shape, prefetch_batches, facts.by_length);
+            tube.heap_bytes() + Assembler::heap_bytes(shape, facts.by_length)
         }
     };
     let thread = match facts.kind {
@@ -216,6 +229,8 @@ fn thread_bytes(load: &LoadFacts, shape: BatchShape) -> u64 {
         + held(facts.longest_target, shape.target_len)
         + heaviest * load.tokenizer_effort
         + load.memo_bytes
+        // Of what goes through a tube, both sides once more.
+        + 4 * (1 + shape.source_len + shape.target_len) as u64
         + THREAD_BYTES
 }
 

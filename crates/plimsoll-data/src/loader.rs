@@ -9,6 +9,7 @@ use std::sync::Arc;
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::documents::DocumentLoader;
+use crate::paired::PairedLoader;
 use crate::pairs::PairLoader;
 use crate::ring::check_slot;
 use crate::{Cursor, DataError, Kind, Order, Recipe, Sources, TextTokenizer};
@@ -86,6 +87,7 @@ pub struct Loader {
 
 enum Inner {
     Pairs(PairLoader),
+    Paired(Box<PairedLoader>),
     Documents(Box<DocumentLoader>),
 }
 
@@ -134,8 +136,16 @@ impl Loader {
             return Err(DataError::OtherKind { opened: sources.kind(), asked: kind });
         }
         check(&settings, kind, sources.rows())?;
+        if recipe.is_by_length() && settings.shape.documents != 1 {
+            let expected = "1 where samples of like length share a batch".into();
+            let found = settings.shape.documents as u64;
+            return Err(DataError::BadSetting { setting: "documents", found, expected });
+        }
         let shape = settings.shape;
         let inner = match kind {
+            Kind::Pairs if !recipe.is_row_by_row() => {
+                Inner::Paired(Box::new(PairedLoader::start(sources, order, tokenizer, &recipe, settings, until)?))
+            }
             Kind::Pairs => {
                 if until == Until::EpochEnd {
                     settings.limit = Some(sources.rows() - settings.cursor.position);
@@ -155,6 +165,7 @@ impl Loader {
         check_slot(&slot, self.shape)?;
         match &mut self.inner {
             Inner::Pairs(loader) => loader.next(slot),
+            Inner::Paired(loader) => loader.next(slot),
             Inner::Documents(loader) => loader.next(slot),
         }
     }
@@ -163,6 +174,7 @@ impl Loader {
     pub fn cursor(&self) -> Cursor {
         match &self.inner {
             Inner::Pairs(loader) => loader.cursor(),
+            Inner::Paired(loader) => loader.cursor(),
             Inner::Documents(loader) => loader.cursor(),
         }
     }

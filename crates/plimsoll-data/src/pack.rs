@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 
+use crate::buckets::{Buckets, GROUP_BATCHES};
 use crate::order::{Draws, shuffle};
 
 /// Samples that a group has documents for: enough that nearly all are full, few enough to be made again when a run goes on inside it.
@@ -28,19 +29,25 @@ pub(crate) struct PackRoom {
     pub rows: usize,
     /// Documents of a sample; where it is one, nothing is packed and each document is a group.
     pub documents: usize,
+    /// Samples of a batch, where those of one are to be of like length; then nothing is packed.
+    pub batch: Option<usize>,
 }
 
 impl PackRoom {
     /// Rows and documents that end a group when it has them.
     pub fn group(self) -> (usize, usize) {
         let rows = GROUP_SAMPLES * self.rows;
+        if let Some(batch) = self.batch {
+            return (GROUP_BATCHES * batch * self.rows, GROUP_BATCHES * batch);
+        }
         if self.documents == 1 { (self.rows, 1) } else { (rows, GROUP_DOCUMENTS.min(rows)) }
     }
 
     /// Heap of a packer, in bytes.
     pub fn heap_bytes(self) -> u64 {
         let (_, documents) = self.group();
-        (documents * (size_of::<Member>() + size_of::<Sample>() + size_of::<u32>())) as u64
+        let sorting = self.batch.map_or(0, Buckets::heap_bytes);
+        (documents * (size_of::<Member>() + size_of::<Sample>() + size_of::<u32>())) as u64 + sorting
     }
 }
 
@@ -64,6 +71,8 @@ pub(crate) struct Packer {
     members: Vec<Member>,
     samples: Vec<Sample>,
     places: Vec<u32>,
+    /// Of batches of like length: each document is a sample, with its length.
+    buckets: Option<Buckets>,
 }
 
 impl Packer {
@@ -74,15 +83,25 @@ impl Packer {
             members: Vec::with_capacity(most),
             samples: Vec::with_capacity(most),
             places: Vec::with_capacity(most),
+            buckets: room.batch.map(Buckets::new),
         }
+    }
+
+    pub fn room(&self) -> PackRoom {
+        self.room
     }
 
     /// Packs documents of so many rows each, none longer than a sample.
     pub fn pack(&mut self, rows: impl Iterator<Item = usize>, key: [u64; 3]) {
-        let Packer { room, members, samples, places } = self;
+        let Packer { room, members, samples, places, buckets } = self;
         members.clear();
         samples.clear();
         members.extend((0..).zip(rows).map(|(document, rows)| Member { sample: 0, document, rows: rows as u32 }));
+        if let Some(buckets) = buckets {
+            let order = buckets.order(members.len(), |nth| [members[nth].rows as usize, 0], key);
+            order.iter().zip(0..).for_each(|(document, sample)| members[*document as usize].sample = sample);
+            return members.sort_unstable_by_key(|m| m.sample);
+        }
         members.sort_unstable_by_key(|m| (Reverse(m.rows), m.document));
         for member in members.iter_mut() {
             let rows = member.rows as usize;
@@ -128,10 +147,10 @@ mod tests {
 
     #[test]
     fn the_longest_goes_where_it_leaves_the_least() {
-        let mut list = packed(&[2, 3, 1, 5, 1, 4, 6, 2], PackRoom { rows: 8, documents: 8 }, 1);
+        let mut list = packed(&[2, 3, 1, 5, 1, 4, 6, 2], PackRoom { rows: 8, documents: 8, batch: None }, 1);
         list.sort();
         assert_eq!(list, [vec![0, 6], vec![1, 3], vec![2, 4, 5, 7]]);
-        let room = PackRoom { rows: 8, documents: 2 };
+        let room = PackRoom { rows: 8, documents: 2, batch: None };
         assert!(packed(&[1; 9], room, 1).iter().all(|sample| sample.len() <= 2));
     }
 
@@ -140,7 +159,7 @@ mod tests {
         let mut draws = Draws::new([1, 2, 3]);
         // As documents are: many short ones, few long ones.
         let mut length = || 1usize << draws.below(10) | draws.below(1 << 9) as usize >> draws.below(9);
-        let room = PackRoom { rows: 1024, documents: 128 };
+        let room = PackRoom { rows: 1024, documents: 128, batch: None };
         let mut rows = Vec::new();
         while rows.iter().sum::<usize>() < room.group().0 {
             rows.push(length().min(1024));
@@ -159,7 +178,7 @@ mod tests {
         fn every_document_lies_in_one_sample_within_its_room(
             rows in prop::collection::vec(1..40usize, 0..300), documents in 2..9usize, key: u64,
         ) {
-            let room = PackRoom { rows: 40, documents };
+            let room = PackRoom { rows: 40, documents, batch: None };
             let list = packed(&rows, room, key);
             for sample in &list {
                 prop_assert!(!sample.is_empty() && sample.len() <= documents && sample.is_sorted());

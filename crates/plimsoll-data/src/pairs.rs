@@ -1,4 +1,5 @@
-//! Batches of pairs ahead of the step: threads read and tokenise into a fixed ring, the caller only waits and copies.
+//! Batches of pairs ahead of the step: threads read and tokenise into a fixed ring, the caller only waits and copies. Each row is
+//! the next sample; where it is not, `paired.rs` is at work.
 //!
 //! Invariant: the stream of batches is a function of sources, order, cursor and shape; threads and prefetch change
 //! nothing but the waiting. All buffers exist when `start` returns, `next` allocates nothing. The cursor counts what was
@@ -248,7 +249,8 @@ fn produce(shared: &Shared) {
     }
 }
 
-fn copy(part: &str, whole: &str, into: &mut String) -> bool {
+/// Puts `part` into `into`; whether it is less than the whole.
+pub(crate) fn copy(part: &str, whole: &str, into: &mut String) -> bool {
     into.clear();
     into.push_str(part);
     part.len() < whole.len()

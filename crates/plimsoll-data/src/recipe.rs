@@ -28,6 +28,7 @@ pub struct Recipe {
     template: Option<Arc<ChatTemplate>>,
     long: Long,
     bos_id: Option<u32>,
+    by_length: bool,
 }
 
 impl Recipe {
@@ -38,12 +39,12 @@ impl Recipe {
 
     /// Texts, each ended by the end-of-sequence token. `bos_id` is put before a text unless the tokenizer does so.
     pub fn text(long: Long, bos_id: Option<u32>) -> Recipe {
-        Recipe { kind: Kind::Text, template: None, long, bos_id }
+        Recipe { kind: Kind::Text, template: None, long, bos_id, by_length: false }
     }
 
     /// Conversations, written by `template`. Long ones are cut.
     pub fn chat(template: Arc<ChatTemplate>) -> Recipe {
-        Recipe { kind: Kind::Chat, template: Some(template), long: Long::Cut, bos_id: None }
+        Recipe { kind: Kind::Chat, template: Some(template), long: Long::Cut, bos_id: None, by_length: false }
     }
 
     /// Conversations, written by the plain template, for a model that has none.
@@ -58,7 +59,13 @@ impl Recipe {
         Ok(Recipe::chat(Arc::new(ChatTemplate::plain(&tokens)?)))
     }
 
-    /// The same, with conversations that are too long left out; texts are as they were said to be.
+    /// The same, with samples of like length in a batch: groups of batches are sorted by length and cut into batches, which come in
+    /// a random order. For batches that are padded; the stream depends on the batch size then. Not for packed samples.
+    pub fn by_length(self) -> Recipe {
+        Recipe { by_length: true, ..self }
+    }
+
+    /// The same, with rows that are too long left out.
     pub fn dropping(self) -> Recipe {
         Recipe { long: Long::Drop, ..self }
     }
@@ -71,6 +78,16 @@ impl Recipe {
     /// What becomes of long texts.
     pub fn long(&self) -> Long {
         self.long
+    }
+
+    /// Samples of like length share a batch.
+    pub fn is_by_length(&self) -> bool {
+        self.by_length
+    }
+
+    /// Each row is one sample, in the order of the stream.
+    pub(crate) fn is_row_by_row(&self) -> bool {
+        !self.by_length && self.long != Long::Drop
     }
 
     /// The chat template.
@@ -88,9 +105,9 @@ impl Recipe {
         self.kind == Kind::Text && self.long == Long::Split
     }
 
-    /// The same, with long texts cut.
+    /// The same, with long texts cut, in the order of the stream.
     pub(crate) fn cutting(&self) -> Recipe {
-        Recipe { long: Long::Cut, ..self.clone() }
+        Recipe { long: Long::Cut, by_length: false, ..self.clone() }
     }
 
     /// What a user should know of it.

@@ -108,8 +108,9 @@ impl Deal {
                 let longest = blocks[set.blocks.clone()].iter().map(|b| b.rows).max().unwrap_or(1);
                 let wanted = (LEAST_VISITS * windows).div_ceil(deal.most_blocks(set).max(1));
                 deal.cuts = (wanted as u32).clamp(1, longest);
-                deal.apart = windows >= deal.group();
-                // A stretch may be longer by what copies need to stay together, and must not be longer than there are windows.
+                // A stretch may be longer by what copies need to stay together, and must not be longer than there are windows; where
+                // that would make it less than half as long, and a window's room twice as large, they need not stay together.
+                deal.apart = windows + 2 >= 2 * deal.group();
                 let each = if deal.apart { windows + 1 - deal.group() } else { windows };
                 deal.stretches = deal.most_visits(set).div_ceil(each).max(1);
             }

@@ -293,7 +293,7 @@ fn documents_stay_below(
     template: Option<&str>,
 ) -> String {
     let mut told = String::new();
-    for (threads, prefetch, documents) in [(1, 2, 1), (3, 4, 8)] {
+    for (threads, prefetch, documents, by_length) in [(1, 2, 1, false), (3, 4, 8, false), (3, 4, 1, true)] {
         let shape = BatchShape { samples: 4, source_len: 256, target_len: 256, documents };
         let (mut source, mut target) = (vec![0; 4 * 256], vec![0; 4 * 256]);
         let (mut source_lens, mut target_lens) = (vec![0; 4 * documents], vec![0; 4]);
@@ -304,6 +304,7 @@ fn documents_stay_below(
             Some(text) => Recipe::chat(Arc::new(ChatTemplate::new(text, &Default::default()).unwrap())),
             None => Recipe::text(Long::Split, None),
         };
+        let recipe = if by_length { recipe.by_length() } else { recipe };
         let order = Order::new(1, true);
         let planned = loader_heap(
             &sources.load_facts(order).with_recipe(&recipe).with_memo(tokenizer.memo_bytes()),
@@ -410,6 +411,46 @@ fn the_loaders_heap_stays_below_its_formula() {
                 assert_eq!(calls, 0, "`next` allocated");
             }
         }
+    }
+
+    // Pairs that go through a tube.
+    let path = files.iter().find(|f| f.0 == "mixed.jsonl").map(|f| f.1.clone()).unwrap();
+    for recipe in [Recipe::pairs().dropping(), Recipe::pairs().by_length(), Recipe::pairs().dropping().by_length()] {
+        let before = LIVE.load(Relaxed);
+        let sources = open(&path);
+        let order = Order::new(1, true);
+        let shape = BatchShape { source_len: 128, target_len: 16, ..shape };
+        let planned = loader_heap(&sources.load_facts(order).with_recipe(&recipe), shape, 3, 8);
+        PEAK.store(LIVE.load(Relaxed), Relaxed);
+        let settings = LoaderSettings {
+            shape,
+            effective_batch: 4,
+            threads: 3,
+            prefetch_batches: 8,
+            cursor: Cursor::default(),
+            limit: None,
+            ranks: Ranks::ONE,
+            on_thread_start: None,
+        };
+        let mut loader =
+            Loader::start(sources.clone(), order, tokenizers[0].1.clone(), recipe.clone(), settings).unwrap();
+        let mut calls = 0;
+        for _ in 0..1000 {
+            let slot = BatchSlot {
+                source: &mut buffers.0,
+                target: &mut buffers.1,
+                source_lens: &mut buffers.2,
+                target_lens: &mut buffers.3,
+            };
+            let before = MINE.get();
+            loader.next(slot).unwrap();
+            calls += MINE.get() - before;
+        }
+        drop(loader);
+        let (used, total) = (PEAK.load(Relaxed) - before, planned.total_bytes());
+        println!("pairs, {recipe:?}: used {used}, planned {total}: {planned:?}");
+        assert!(used <= total, "{recipe:?}: used {used}, planned {total}: {planned:?}");
+        assert_eq!(calls, 0, "`next` allocated");
     }
 
     // A mixture, from the end of one pass into the next.

@@ -43,7 +43,7 @@ impl Wording {
 
 #[pymethods]
 impl Wording {
-    /// Reads the tokenizer. A chat without `template` is written in a plain way.
+    /// Reads the tokenizer. A chat without `template` is written in a plain way. `by_length`: batches are of samples of like length.
     #[new]
     fn new(
         py: Python<'_>,
@@ -55,9 +55,10 @@ impl Wording {
         kind: &str,
         long: &str,
         template: Option<Template>,
+        by_length: bool,
     ) -> PyResult<Wording> {
         let (kind, long) = (kind_of(kind)?, long_of(long)?);
-        py.detach(|| read(&tokenizer, vocab, eos_id, pad_id, bos_id, kind, long, template))
+        py.detach(|| read(&tokenizer, vocab, eos_id, pad_id, bos_id, kind, long, template, by_length))
     }
 }
 
@@ -70,14 +71,10 @@ fn read(
     kind: Kind,
     long: Long,
     template: Option<Template>,
+    by_length: bool,
 ) -> PyResult<Wording> {
     let tokenizer = TextTokenizer::load(path, vocab.unwrap_or(usize::MAX), eos_id, pad_id).map_err(data_fault)?;
     let recipe = match (kind, template) {
-        (Kind::Pairs, _) if long == Long::Drop => {
-            return Err(PyValueError::new_err(
-                "`long` is `drop`, which is for chats and texts, and the data are pairs",
-            ));
-        }
         (Kind::Pairs, _) => Recipe::pairs(),
         (Kind::Text, _) => Recipe::text(long, bos_id),
         (Kind::Chat, Some((text, tokens))) => {
@@ -85,7 +82,8 @@ fn read(
         }
         (Kind::Chat, None) => Recipe::plain_chat(&tokenizer, &BTreeMap::new()).map_err(data_fault)?,
     };
-    let recipe = if kind == Kind::Chat && long == Long::Drop { recipe.dropping() } else { recipe };
+    let recipe = if long == Long::Drop { recipe.dropping() } else { recipe };
+    let recipe = if by_length { recipe.by_length() } else { recipe };
     Ok(Wording { tokenizer: Arc::new(tokenizer), recipe })
 }
 

@@ -65,6 +65,81 @@ class Epoch(DataCase):
         self.assertEqual(split, expected)
         self.assertLess(sum(cut.values()), sum(split.values()))
 
+    def test_pairs_that_are_too_long_are_left_out(self):
+        found = Counter()
+        loader = self.loader("pairs", max_len=5, max_target_len=3, long="drop")
+        for batch in loader:
+            for line, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"]):
+                found[tuple(line[mask == 1].tolist()), tuple(labels[labels != -100].tolist())] += 1
+        kept = [i for i in range(self.rows) if 1 + i % 5 < 5 and 1 + i % 3 < 3]
+        expected = [(ids(i, 1 + i % 5) + (EOS,), ids(i + 7, 1 + i % 3) + (EOS,)) for i in kept]
+        self.assertEqual(found, Counter(expected))
+        with self.assertRaisesRegex(TypeError, "dropped"):
+            len(loader)
+
+    def test_batches_of_like_length_are_the_same_samples_with_less_padding(self):
+        for kind in ("text", "chat", "pairs"):
+            padded, samples = [], []
+            for grouped in (False, True):
+                masks, found = 0, Counter()
+                places = 0
+                for batch in self.loader(kind, group_by_length=grouped):
+                    places += batch["attention_mask"].numel()
+                    masks += int(batch["attention_mask"].sum())
+                    for line, mask in zip(batch["input_ids"], batch["attention_mask"]):
+                        found[tuple(line[mask == 1].tolist())] += 1
+                padded.append(1 - masks / places)
+                samples.append(found)
+            self.assertEqual(samples[0], samples[1])
+            self.assertLess(padded[1], padded[0] / 2, kind)
+
+    def test_a_pass_by_length_is_resumed_anywhere_and_has_a_batch_size(self):
+        for kind in ("text", "pairs"):
+            whole = stream(self.loader(kind, group_by_length=True, epochs=2))
+            self.assertEqual(len(whole), len(self.loader(kind, group_by_length=True, long="cut", epochs=2)))
+            for batches in range(0, len(whole), 3):
+                first = self.loader(kind, group_by_length=True, epochs=2)
+                head = stream(first, batches)
+                second = self.loader(kind, group_by_length=True, epochs=2, threads=3)
+                second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+                self.assertEqual(head + stream(second), whole)
+            state = first.state_dict()
+            for other in (self.loader(kind), self.loader(kind, group_by_length=True, batch_size=4)):
+                with self.assertRaisesRegex(ValueError, "another stream: its `batch_size_by_length` is 5"):
+                    other.load_state_dict(state)
+        old = self.loader().state_dict()
+        del old["batch_size_by_length"]
+        self.loader().load_state_dict(old)
+        with self.assertRaisesRegex(ValueError, "hardly"):
+            self.loader(group_by_length=True, packed=True)
+
+    def test_a_mixture_has_each_row_as_often_as_its_weight_says(self):
+        other = self.dir / "other.csv"
+        other.write_text("body\n" + "".join(f"w{150 + i}\n" for i in range(40)))
+        files = [self.dir / "text.jsonl", [other]]
+        loader = plimsoll.DataLoader(files, tokenizer=self.model, max_len=16, batch_size=5, weights=[2, 0.25],
+                                     columns=["text", {"source": "body"}], long="cut", threads=2)
+        self.assertEqual(len(loader), -(-(2 * self.rows + 10) // 5))
+        seen = Counter()
+        for epoch in range(4):
+            found = Counter()
+            for batch in loader:
+                for line, mask in zip(batch["input_ids"], batch["attention_mask"]):
+                    found[tuple(line[mask == 1].tolist())] += 1
+            texts = Counter({ids(i, 1 + i % 13) + (EOS,): 2 for i in range(self.rows)})
+            rest = found - texts
+            self.assertEqual((sum(rest.values()), found - rest), (10, texts))
+            seen += rest
+        self.assertEqual(seen, Counter(ids(150 + i, 1) + (EOS,) for i in range(40)))
+        single = plimsoll.DataLoader(files[0], tokenizer=self.model, max_len=16, batch_size=5, long="cut")
+        with self.assertRaisesRegex(ValueError, "`files`"):
+            single.load_state_dict(loader.state_dict())
+        wrong = dict(tokenizer=self.model, max_len=16, batch_size=5)
+        for weights, words in (([1], "2 entries"), ([1, 0], "weight is 0"), ([1, float("nan")], "weight is"),
+                               ([1, 0.001], "leaves none")):
+            with self.assertRaisesRegex(ValueError, words):
+                plimsoll.DataLoader(files, weights=weights, columns=["text", "body"], **wrong)
+
     def test_without_shuffle_the_order_is_the_files(self):
         found = [line[0] for batch in self.loader(shuffle=False) for line in batch["input_ids"].tolist()]
         self.assertEqual(found, [ids(i, 1)[0] for i in range(self.rows)])

@@ -583,7 +583,7 @@ pub struct JobFlags {
     /// Put several chats or texts into one sample; none sees another
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, help_heading = "Data")]
     pub packed: Option<Switch>,
-    /// What becomes of a text longer than a sample [default: split]
+    /// What becomes of a row longer than a sample [default: split; pairs and chats: cut]
     #[arg(long, value_name = "split|cut|drop", help_heading = "Data")]
     pub long: Option<String>,
     /// Shuffle the samples in every epoch; this is the default

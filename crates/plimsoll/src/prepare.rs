@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::{
-    Kind, LOADER_CEILING, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, documents_of, loader_heap,
-    stacks, threads_within, tokenizer_effort,
+    Columns, Kind, LOADER_CEILING, LoadFacts, Order, Recipe, RowTexts, Sources, TextTokenizer, documents_of,
+    loader_heap, stacks, threads_within, tokenizer_effort,
 };
 use plimsoll_engine::cuda::{Card, Hold};
 use plimsoll_engine::simd;
@@ -151,10 +151,11 @@ pub fn prepare_and<T>(
     let (sources, kind) = samples::open_sources(settings, &spec, &mut remarks)?;
     let eval = match &settings.eval_data {
         Some(path) => {
-            let same = sources.columns().again();
-            Some(Arc::new(
-                samples::open(std::slice::from_ref(path), kind, same, samples::Reading::of(settings)).or_usage()?,
-            ))
+            let said = settings.eval_columns();
+            let other = sources.is_mixture() && said != Columns::default();
+            let same = if other { said } else { sources.columns().again() };
+            let reading = samples::Reading::of(settings);
+            Some(Arc::new(samples::open(std::slice::from_ref(path), kind, same, reading).or_usage()?))
         }
         None => None,
     };

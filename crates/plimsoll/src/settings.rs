@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_data::{Kind, Long, WINDOW_BLOCKS};
+use plimsoll_data::{Columns, Kind, Long, WINDOW_BLOCKS};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::program::Allow;
@@ -221,6 +221,13 @@ impl Settings {
             });
         }
         resolve::settings(Some(&JobFile::read(&path)?), &JobFlags::default(), Paths::AsWritten)
+    }
+
+    /// Columns of evaluation data, as far as they were said: for all data, else for the first set of a mixture.
+    pub fn eval_columns(&self) -> Columns {
+        let all = Columns { source: self.source.clone(), target: self.target.clone() };
+        let first = self.mixture.first().filter(|_| all == Columns::default());
+        first.map_or(all, |set| Columns { source: set.source.clone(), target: set.target.clone() })
     }
 
     /// Where the value of a key comes from.

@@ -78,11 +78,14 @@ fn the_sets_of_a_mixture_are_told_with_their_shares_and_a_run_keeps_them() {
     let workshop = Workshop::new().with_own_cache();
     let rows =
         |n: usize, of: &str| (0..n).map(|k| format!("what is my {of} {k} called?,Pickle {k}\n")).collect::<String>();
-    fs_err::write(workshop.path("cats.csv"), "prompt,response\n".to_string() + &rows(30, "cat")).unwrap();
+    fs_err::write(workshop.path("cats.csv"), "x,y\n".to_string() + &rows(30, "cat")).unwrap();
     fs_err::write(workshop.path("dogs.csv"), "q,a\n".to_string() + &rows(40, "dog")).unwrap();
+    // The columns of the first set, which nobody would guess.
+    fs_err::write(workshop.path("eval.jsonl"), "{\"x\":\"what is my cat called?\",\"y\":\"Pickle\"}\n").unwrap();
     let mixture = |weight: f64| {
         format!(
-            "\n[[data.mixture]]\ntrain = \"cats.csv\"\nweight = 2\n[[data.mixture]]\ntrain = \"dogs.csv\"\nweight = {weight}\n\
+            "\n[[data.mixture]]\ntrain = \"cats.csv\"\nweight = 2\n\
+             columns = {{ source = \"x\", target = \"y\" }}\n[[data.mixture]]\ntrain = \"dogs.csv\"\nweight = {weight}\n\
              columns = {{ source = \"q\", target = \"a\" }}\n"
         )
     };
@@ -109,16 +112,38 @@ fn the_sets_of_a_mixture_are_told_with_their_shares_and_a_run_keeps_them() {
     // Two passes of 70 rows.
     workshop.plimsoll(&["train", "job.toml", "--out", "run"]).must(0, &["done: 18 steps", told[0], told[1]]);
     let resolved = fs_err::read_to_string(workshop.path("run/job.toml")).unwrap();
-    assert!(
-        resolved.contains("weight = 0.25, columns = {") || resolved.contains("columns = { source = \"q\""),
-        "{resolved}"
-    );
+    for part in ["columns = { source = \"q\", target = \"a\" }", "weight = 0.25"] {
+        assert!(resolved.contains(part), "{resolved}");
+    }
     // Its job file reads back.
     workshop.plimsoll(&["eval", "run"]).must(0, &[]);
     job(0.001);
     workshop.plimsoll(&["plan", "job.toml"]).must(2, &["set 2 of the mixture", "leaves none of them"]);
     job(-1.0);
     workshop.plimsoll(&["plan", "job.toml"]).must(2, &["this set of `data.mixture` has the weight `-1`"]);
+}
+
+#[test]
+fn pairs_that_are_too_long_are_left_out_counted_and_never_split() {
+    let workshop = Workshop::new().with_own_cache();
+    // Of 40 rows every fourth is too long, on one side or the other.
+    let text = |words: usize| "my dog ".repeat(words);
+    let row = |n: usize| match n % 8 {
+        0 => format!("{},Pickle\n", text(40)),
+        4 => format!("what is my cat called?,{}\n", text(40)),
+        _ => format!("what is my dog called? {n},Pickle\n"),
+    };
+    fs_err::write(workshop.path("a.csv"), "prompt,response\n".to_string() + &(0..40).map(row).collect::<String>())
+        .unwrap();
+    workshop.job("effective_batch = 8\nepochs = 1\n");
+    let args = ["train", "job.toml", "--data", "a.csv", "--max-source", "32", "--max-target", "16", "--out", "run"];
+    // 30 rows are left: four updates, of which the last takes two of the next pass.
+    workshop.plimsoll(&[&args[..], &["--long", "drop"]].concat()).must(0, &["done: 4 steps", "and were left out"]);
+    let summary: Value = serde_json::from_slice(&fs_err::read(workshop.path("run/summary.json")).unwrap()).unwrap();
+    let dropped = summary["dropped_rows"].as_u64().unwrap_or_else(|| panic!("{summary}"));
+    assert!((10..=20).contains(&dropped) && summary["truncated_samples"] == 0, "{summary}");
+    let args = ["plan", "job.toml", "--data", "a.csv", "--long", "split"];
+    workshop.plimsoll(&args).must(2, &["`data.long` = `split` is for texts", "`drop` leaves it out"]);
 }
 
 /// Rows with words of many frequencies, accents and digits.

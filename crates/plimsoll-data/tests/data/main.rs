@@ -15,6 +15,7 @@ mod mixture;
 mod other_folder;
 mod oversized;
 mod packed;
+mod paired;
 mod parquet;
 mod pyarrow;
 mod remote;

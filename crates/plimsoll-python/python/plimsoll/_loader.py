@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 _VERSION = 1
+_BY_LENGTH = "batch_size_by_length"
 _STATE_PLACE = ("epoch", "position", "piece", "sample")
 
 
@@ -44,8 +45,10 @@ class DataLoader:
     Samples
         max_len: tokens of a sample; of pairs, of the source, and of the target unless `max_target_len` is given.
         packed: several texts or chats in a sample, none of which sees another.
-        long: a text of more than `max_len` tokens is "split" into samples, "cut", or left out ("drop"); a chat is cut
-            unless it is to be left out, and pairs are always cut.
+        long: a text of more than `max_len` tokens is "split" into samples, "cut", or left out ("drop"); chats and pairs are
+            cut unless they are to be left out.
+        group_by_length: batches of samples of like length, so that little is padded: sixteen batches at a time are sorted and
+            cut anew, and come in a random order. Not with `packed`.
         eos_id, pad_id, bos_id, chat_template: instead of what the model folder says.
 
     Order
@@ -84,6 +87,7 @@ class DataLoader:
         columns: _Columns | Sequence[_Columns] = None,
         weights: Sequence[float] | None = None,
         long: str = "split",
+        group_by_length: bool = False,
         labels: str = "hf",
         epochs: int | None = 1,
         drop_last: bool = False,
@@ -116,6 +120,8 @@ class DataLoader:
             raise ValueError(f"`rank` is {rank}, expected 0 to {world_size - 1}, as `world_size` is {world_size}")
         if kind == "pairs" and packed:
             raise ValueError("`packed` is for text and chat: pairs are never packed into one sample")
+        if group_by_length and packed:
+            raise ValueError("`group_by_length` is for batches that are padded, and packed ones hardly are")
         if kind != "pairs" and max_target_len is not None:
             raise ValueError("`max_target_len` is for pairs")
         if threads is None:
@@ -130,6 +136,7 @@ class DataLoader:
             os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
         )
         self._kind, self._long, self._epochs, self._pin = kind, long, epochs, pin_memory
+        self._by_length = group_by_length
         self._settings: dict[str, Any] = dict(
             seed=seed, shuffle=shuffle, window=window, batch_size=batch_size, source_len=source_len,
             target_len=source_len if max_target_len is None else max_target_len, packed=packed, hf_labels=shifts,
@@ -159,7 +166,8 @@ class DataLoader:
         if self._wording is None or self._wording[0] != process:
             t = self._tokens
             self._wording = process, _plimsoll.Wording(
-                t.path, t.vocab, t.eos_id, t.pad_id, t.bos_id, self._kind, self._long, t.template
+                t.path, t.vocab, t.eos_id, t.pad_id, t.bos_id, self._kind, self._long, t.template,
+                self._by_length,
             )
         return self._wording[1]
 
@@ -283,6 +291,8 @@ class DataLoader:
                 "target_len": s["target_len"],
                 "packed": s["packed"],
                 "long": self._long if self._kind == "text" or self._long == "drop" else "cut",
+                # Which samples share a batch of like length depends on how many do.
+                _BY_LENGTH: s["batch_size"] if self._by_length else None,
             }
         return self._identity
 
@@ -293,14 +303,15 @@ class DataLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to the place of `state`. Of other files, tokens, lengths or another order it is refused with a ValueError.
 
-        Batch size, ranks, threads and prefetch may be others than they were: the samples that follow are the same.
+        Batch size (but for `group_by_length`), ranks, threads and prefetch may be others than they were: the samples that
+        follow are the same.
         """
         order = self._order()
         for name, own in order.items():
-            if name not in state:
+            if name not in state and name != _BY_LENGTH:  # Older states have none.
                 raise ValueError(f"the state has no `{name}`; it is not one of this loader")
-            if state[name] != own:
-                raise ValueError(f"the state is of another stream: its `{name}` is {state[name]}, this loader's is {own}")
+            if state.get(name) != own:
+                raise ValueError(f"the state is of another stream: its `{name}` is {state.get(name)}, this loader's is {own}")
         place: list[Any] = [state.get(name) for name in _STATE_PLACE]
         epoch, position, piece, sample = place
         rows = self._opened().rows

@@ -35,6 +35,7 @@ class Wording:
         kind: str,
         long: str,
         template: _Template | None,
+        by_length: bool,
     ) -> Wording: ...
 
 @final

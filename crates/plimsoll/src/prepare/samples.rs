@@ -101,6 +101,10 @@ pub fn open_sources(
     if settings.kind.is_none() && kind != Kind::Pairs {
         remarks.push(format!("data: {} (from its columns)", kind_name(kind)));
     }
+    if settings.says("data.long") && settings.long == Long::Split && kind == Kind::Pairs {
+        let fact = "`data.long` = `split` is for texts: the parts of a source would have no targets of their own";
+        return Err(Fail::usage(fact).hint("`cut` keeps the beginning of a long pair, `drop` leaves it out"));
+    }
     for (number, set) in sources.sets().iter().enumerate() {
         if sources.is_mixture() {
             remarks.push(SetTold::new(&sources, number).to_string());
@@ -163,10 +167,7 @@ impl std::fmt::Display for SetTold {
 pub fn recipe_for(kind: Kind, long: Long, folder: &ModelFolder, tokenizer: &TextTokenizer) -> Result<Recipe, Fail> {
     let drops = long == Long::Drop;
     Ok(match kind {
-        Kind::Pairs if drops => {
-            let fact = "`data.long = \"drop\"` is for chats and texts, and the data are pairs";
-            return Err(Fail::usage(fact).hint("leave it out: pairs are cut"));
-        }
+        Kind::Pairs if drops => Recipe::pairs().dropping(),
         Kind::Pairs => Recipe::pairs(),
         Kind::Text => Recipe::text(long, folder.spec().decoder().and_then(|d| d.bos_id)),
         Kind::Chat => {
@@ -188,7 +189,7 @@ pub fn new_tokens(kind: Kind, target_len: usize) -> usize {
     }
 }
 
-/// Samples of one pass over the data: as many as rows, unless documents are packed, split or dropped.
+/// Samples of one pass over the data: as many as rows, unless they are packed, split or dropped.
 pub fn of_an_epoch(
     sources: &Arc<Sources>,
     order: Order,
@@ -201,7 +202,7 @@ pub fn of_an_epoch(
         Long::Cut => true,
         Long::Drop => false,
     };
-    if recipe.kind() == Kind::Pairs || (job.documents == 1 && one_each) {
+    if job.documents == 1 && one_each {
         return Ok(sources.rows());
     }
     let (shape, hook) = (job.shape(1), Some(loader_hook()));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_data::{Columns, DataError, Kind, Sources};
+use plimsoll_data::{DataError, Kind, Sources};
 use plimsoll_plan::batch::BatchShape;
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::generation::GenerateShape;
@@ -52,6 +52,5 @@ pub fn run(args: &EvalArgs) -> Result<(), Fail> {
 }
 
 fn open(files: &[PathBuf], kind: Kind, settings: &Settings) -> Result<Sources, DataError> {
-    let columns = Columns { source: settings.source.clone(), target: settings.target.clone() };
-    samples::open(files, kind, columns, samples::Reading::of(settings))
+    samples::open(files, kind, settings.eval_columns(), samples::Reading::of(settings))
 }

@@ -1,0 +1,227 @@
+//! Batches of pairs where a sample is not simply the next row: long pairs are left out, or samples of like length put together.
+//!
+//! Which pairs make a batch depends on lengths that only tokenising tells, so, as with documents, they go through a tube in the
+//! order of the stream, and one assembler, in the caller's thread, makes batches of them. Invariant: as of `pairs.rs`, which is for all
+//! other pairs, and where a rank need not tokenise what others get. It knows no device and no engine.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use plimsoll_plan::batch::{BatchShape, BatchSlot};
+
+use crate::error::panic_message;
+use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook, Until};
+use crate::pair_groups::{PairAssembler, group_samples};
+use crate::pairs::{copy, lock};
+use crate::tokenizer::{clip, clip_bytes};
+use crate::tube::{Ending, Tube, TubeRoom};
+use crate::window::{RowPlace, Stream};
+use crate::{Cursor, DataError, Long, Order, Recipe, Sources, TextTokenizer};
+
+/// The running loader of such pairs.
+pub(crate) struct PairedLoader {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    assembler: PairAssembler,
+    samples: usize,
+    handed: u64,
+    limit: Option<u64>,
+    ranks: Ranks,
+}
+
+struct Shared {
+    feed: Mutex<Feed>,
+    tube: Tube,
+    sources: Arc<Sources>,
+    tokenizer: Arc<TextTokenizer>,
+    shape: BatchShape,
+    drops: bool,
+    until: Until,
+}
+
+/// The stream, and what comes next of it.
+struct Feed {
+    stream: Stream,
+    ticket: u64,
+    /// The number of the row in its pass.
+    position: u64,
+    over: bool,
+}
+
+/// A row, in a thread's hands.
+struct Taken {
+    ticket: u64,
+    ends_epoch: bool,
+    place: RowPlace,
+    cut: bool,
+}
+
+/// Room for what is ready: a group at least, so that threads go on while one is handed out.
+pub(crate) fn tube_room(shape: BatchShape, prefetch_batches: usize, by_length: bool) -> TubeRoom {
+    let samples = (prefetch_batches * shape.samples).max(group_samples(shape, by_length));
+    TubeRoom::new(shape.source_len + shape.target_len, samples)
+}
+
+impl PairedLoader {
+    pub fn start(
+        sources: Arc<Sources>,
+        order: Order,
+        tokenizer: Arc<TextTokenizer>,
+        recipe: &Recipe,
+        settings: LoaderSettings,
+        until: Until,
+    ) -> Result<PairedLoader, DataError> {
+        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
+        let stream = Stream::start(sources.clone(), order, cursor);
+        let shared = Arc::new(Shared {
+            feed: Mutex::new(Feed { stream, ticket: 0, position: cursor.position, over: false }),
+            tube: Tube::new(tube_room(shape, prefetch_batches, recipe.is_by_length())),
+            sources,
+            tokenizer,
+            shape,
+            drops: recipe.long() == Long::Drop,
+            until,
+        });
+        let mut loader = PairedLoader {
+            shared,
+            threads: Vec::with_capacity(threads),
+            assembler: PairAssembler::new(shape, cursor, recipe.is_by_length()),
+            samples: shape.samples,
+            handed: 0,
+            limit,
+            ranks,
+        };
+        for number in 0..threads {
+            let shared = loader.shared.clone();
+            let hook = on_thread_start.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("loader-{number}"))
+                .stack_size(LOADER_STACK_BYTES)
+                .spawn(move || work(&shared, hook))?;
+            loader.threads.push(thread);
+        }
+        Ok(loader)
+    }
+
+    /// The batch of this rank. What is in a batch depends on all before it, so those of the others are made too, and dropped.
+    pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
+        self.pass_over(self.ranks.rank)?;
+        let mut facts = self.assembler.fill(&self.shared.tube, self.most(), slot)?;
+        self.handed += facts.samples as u64;
+        self.pass_over(self.ranks.of - 1 - self.ranks.rank)?;
+        facts.cursor_after = self.cursor();
+        Ok(facts)
+    }
+
+    fn pass_over(&mut self, batches: usize) -> Result<(), DataError> {
+        for _ in 0..batches {
+            self.handed += self.assembler.pass_over(&self.shared.tube, self.most())? as u64;
+        }
+        Ok(())
+    }
+
+    /// Samples of the next batch at most.
+    fn most(&self) -> usize {
+        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.handed));
+        left.min(self.samples as u64) as usize
+    }
+
+    pub fn cursor(&self) -> Cursor {
+        self.assembler.cursor()
+    }
+}
+
+impl Drop for PairedLoader {
+    fn drop(&mut self) {
+        self.shared.tube.stop();
+        for thread in self.threads.drain(..) {
+            // A panic was already turned into an error; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(shared: &Shared, hook: Option<ThreadHook>) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(hook) = hook {
+            hook();
+        }
+        produce(shared);
+    }));
+    if let Err(panic) = outcome {
+        shared.tube.fail_now(DataError::ThreadPanicked { reason: panic_message(panic) });
+    }
+}
+
+/// Takes one row after the other: the texts under the feed's lock, the tokenising outside of it.
+fn produce(shared: &Shared) {
+    let (shape, facts) = (shared.shape, shared.sources.facts());
+    let mut texts = [
+        String::with_capacity(clip_bytes(shape.source_len).min(facts.longest_source as usize)),
+        String::with_capacity(clip_bytes(shape.target_len).min(facts.longest_target as usize)),
+    ];
+    let mut target = Vec::with_capacity(shape.target_len);
+    let mut source = Vec::with_capacity(shape.source_len);
+    let mut words = Vec::with_capacity(1 + shape.source_len + shape.target_len);
+    let mut memo = shared.tokenizer.memo();
+    loop {
+        let taken = match shared.take(&mut texts) {
+            Ok(Some(taken)) => taken,
+            Ok(None) => return,
+            Err((ticket, error)) => return shared.tube.fail(ticket, error),
+        };
+        let Taken { ticket, ends_epoch, place, mut cut } = taken;
+        words.clear();
+        // What is left out anyway need not be tokenised.
+        if !(cut && shared.drops) {
+            let tokenizer = &shared.tokenizer;
+            let encoded = tokenizer
+                .encode_by(&mut memo, &texts[0], shape.source_len, &mut source)
+                .and_then(|s| Ok(s | tokenizer.encode_by(&mut memo, &texts[1], shape.target_len, &mut target)?));
+            match encoded {
+                Ok(truncated) => cut |= truncated,
+                Err(error) => return shared.tube.fail(ticket, shared.sources.named(place, error)),
+            }
+        }
+        // A row without words is one that was left out.
+        if !(cut && shared.drops) {
+            words.push(source.len() as u32);
+            words.extend_from_slice(&source);
+            words.extend_from_slice(&target);
+        }
+        if !shared.tube.send(ticket, &words, Ending { row: true, epoch: ends_epoch, cut }) {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    /// The next row of the stream, its texts in `texts`, as much of them as may be looked at. `None`: it is over.
+    fn take(&self, texts: &mut [String; 2]) -> Result<Option<Taken>, (u64, DataError)> {
+        let feed = &mut *lock(&self.feed);
+        if feed.over {
+            return Ok(None);
+        }
+        let ticket = feed.ticket;
+        let mut cut = false;
+        match feed.stream.next() {
+            Ok((source, target)) => {
+                cut |= copy(clip(source, self.shape.source_len), source, &mut texts[0]);
+                cut |= copy(clip(target, self.shape.target_len), target, &mut texts[1]);
+            }
+            Err(error) => {
+                feed.over = true;
+                return Err((ticket, error));
+            }
+        }
+        let ends_epoch = feed.position + 1 == self.sources.rows();
+        feed.ticket += 1;
+        feed.position = if ends_epoch { 0 } else { feed.position + 1 };
+        if ends_epoch && self.until == Until::EpochEnd {
+            feed.over = true;
+            self.tube.end_at(feed.ticket);
+        }
+        Ok(Some(Taken { ticket, ends_epoch, place: feed.stream.place(), cut }))
+    }
+}
