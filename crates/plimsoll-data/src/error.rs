@@ -464,8 +464,8 @@ pub enum DataError {
         /// Tokens of a target.
         target_len: usize,
     },
-    /// The loader has stopped after an error that was already handed out.
-    #[error("the loader has stopped after an earlier error")]
+    /// The loader has stopped after an error that was already handed out, or because it was told to.
+    #[error("the loader has stopped: it was told to, or after an earlier error")]
     Stopped,
     /// A row number past the end.
     #[error("row {row} does not exist; there are {rows} rows")]

@@ -11,6 +11,7 @@ use plimsoll_plan::batch::{BatchShape, BatchSlot};
 use crate::documents::DocumentLoader;
 use crate::paired::PairedLoader;
 use crate::pairs::PairLoader;
+use crate::patience::GiveUp;
 use crate::ring::check_slot;
 use crate::{Cursor, DataError, Kind, Order, Recipe, Sources, TextTokenizer};
 
@@ -75,6 +76,8 @@ pub struct BatchFacts {
     pub labels: u64,
     /// Samples without any such label.
     pub unlabelled: usize,
+    /// Samples of the whole round: of this batch and of those that the other ranks have.
+    pub round_samples: usize,
     /// The place behind this batch, and behind those of its round that the other ranks have.
     pub cursor_after: Cursor,
 }
@@ -167,6 +170,16 @@ impl Loader {
             Inner::Pairs(loader) => loader.next(slot),
             Inner::Paired(loader) => loader.next(slot),
             Inner::Documents(loader) => loader.next(slot),
+        }
+    }
+
+    /// Asks `asked` now and then while [`Loader::next`] waits. Where it says yes, `next` fails with [`DataError::Stopped`], and the
+    /// loader is of no further use. Only the first call counts.
+    pub fn give_up_when(&self, asked: GiveUp) {
+        match &self.inner {
+            Inner::Pairs(loader) => loader.give_up_when(asked),
+            Inner::Paired(loader) => loader.give_up_when(asked),
+            Inner::Documents(loader) => loader.give_up_when(asked),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::error::panic_message;
 use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook, Until};
 use crate::pair_groups::{PairAssembler, group_samples};
 use crate::pairs::{copy, lock};
+use crate::patience::GiveUp;
 use crate::tokenizer::{clip, clip_bytes};
 use crate::tube::{Ending, Tube, TubeRoom};
 use crate::window::{RowPlace, Stream};
@@ -106,25 +107,34 @@ impl PairedLoader {
 
     /// The batch of this rank. What is in a batch depends on all before it, so those of the others are made too, and dropped.
     pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
-        self.pass_over(self.ranks.rank)?;
+        let before = self.pass_over(self.ranks.rank)?;
         let mut facts = self.assembler.fill(&self.shared.tube, self.most(), slot)?;
         self.handed += facts.samples as u64;
-        self.pass_over(self.ranks.of - 1 - self.ranks.rank)?;
+        let behind = self.pass_over(self.ranks.of - 1 - self.ranks.rank)?;
+        facts.round_samples = before + facts.samples + behind;
         facts.cursor_after = self.cursor();
         Ok(facts)
     }
 
-    fn pass_over(&mut self, batches: usize) -> Result<(), DataError> {
+    /// How many samples that were.
+    fn pass_over(&mut self, batches: usize) -> Result<usize, DataError> {
+        let mut samples = 0;
         for _ in 0..batches {
-            self.handed += self.assembler.pass_over(&self.shared.tube, self.most())? as u64;
+            let made = self.assembler.pass_over(&self.shared.tube, self.most())?;
+            self.handed += made as u64;
+            samples += made;
         }
-        Ok(())
+        Ok(samples)
     }
 
     /// Samples of the next batch at most.
     fn most(&self) -> usize {
         let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.handed));
         left.min(self.samples as u64) as usize
+    }
+
+    pub fn give_up_when(&self, asked: GiveUp) {
+        self.shared.tube.patience.ends_when(asked);
     }
 
     pub fn cursor(&self) -> Cursor {

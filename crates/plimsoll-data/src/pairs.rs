@@ -13,6 +13,7 @@ use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::error::panic_message;
 use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook};
+use crate::patience::{GiveUp, Patience};
 use crate::ring::Slot;
 use crate::tokenizer::{clip, clip_bytes};
 use crate::window::Stream;
@@ -33,6 +34,7 @@ struct Shared {
     room: Condvar,
     /// A batch became complete, or an error came.
     ready: Condvar,
+    patience: Patience,
     tokenizer: Arc<TextTokenizer>,
     shape: BatchShape,
     rows: u64,
@@ -89,6 +91,7 @@ impl PairLoader {
             }),
             room: Condvar::new(),
             ready: Condvar::new(),
+            patience: Patience::default(),
             tokenizer,
             shape,
             limit,
@@ -115,7 +118,8 @@ impl PairLoader {
         if samples == 0 {
             slot.source_lens.fill(0);
             slot.target_lens.fill(0);
-            return Ok(BatchFacts { cursor_after: self.cursor(), ..BatchFacts::default() });
+            let round_samples = shared.samples_of_round(batch);
+            return Ok(BatchFacts { round_samples, cursor_after: self.cursor(), ..BatchFacts::default() });
         }
         let place = (batch % shared.slots.len() as u64) as usize;
         let mut state = lock(&shared.state);
@@ -127,7 +131,7 @@ impl PairLoader {
             if state.failed && state.error.is_none() {
                 return Err(DataError::Stopped);
             }
-            state = shared.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = shared.patience.wait(&shared.ready, &shared.state, state)?;
         }
         drop(state);
         let mut facts = lock(&shared.slots[place]).take(samples, shared.shape, slot);
@@ -137,8 +141,13 @@ impl PairLoader {
         drop(state);
         shared.room.notify_all();
         self.next_batch += 1;
+        facts.round_samples = shared.samples_of_round(batch);
         facts.cursor_after = self.cursor();
         Ok(facts)
+    }
+
+    pub fn give_up_when(&self, asked: GiveUp) {
+        self.shared.patience.ends_when(asked);
     }
 
     /// The next sample that was not handed out, to any rank.
@@ -165,6 +174,12 @@ impl Shared {
         let full = self.shape.samples as u64;
         let before = (batch * self.ranks.of as u64 + self.ranks.rank as u64) * full;
         self.limit.map_or(full, |limit| limit.saturating_sub(before).min(full)) as usize
+    }
+
+    /// Of the batches with this number of all ranks.
+    fn samples_of_round(&self, batch: u64) -> usize {
+        let full = (self.ranks.of * self.shape.samples) as u64;
+        self.limit.map_or(full, |limit| limit.saturating_sub(batch * full).min(full)) as usize
     }
 
     fn fail(&self, ticket: u64, error: DataError) {

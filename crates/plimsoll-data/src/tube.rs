@@ -8,6 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::DataError;
 use crate::pairs::lock;
+use crate::patience::Patience;
 
 /// What a frame's header says beside its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub(crate) struct Tube {
     room: Condvar,
     /// A frame came, or an error, or the end.
     ready: Condvar,
+    /// Of whoever receives.
+    pub patience: Patience,
     frame_words: usize,
 }
 
@@ -98,6 +101,7 @@ impl Tube {
             }),
             room: Condvar::new(),
             ready: Condvar::new(),
+            patience: Patience::default(),
             frame_words: room.frame_words,
         }
     }
@@ -177,7 +181,7 @@ impl Tube {
             if state.end.is_some_and(|end| state.turn >= end) {
                 return Ok(None);
             }
-            state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.patience.wait(&self.ready, &self.state, state)?;
         }
         let header = state.pop();
         for _ in 0..header & LENGTH {

@@ -26,9 +26,10 @@ impl Data {
 
 #[pymethods]
 impl Data {
-    /// Opens `sets` of files as rows of `kind`. Packed files are unpacked once into `cache`.
+    /// Opens `sets` of files (paths or globs) as rows of `kind`. Packed files are unpacked once into `cache`. Of files that have more than
+    /// `cached` bytes hardly any pages stay in memory.
     #[new]
-    fn new(py: Python<'_>, sets: Vec<Files>, kind: &str, cache: Option<PathBuf>) -> PyResult<Data> {
+    fn new(py: Python<'_>, sets: Vec<Files>, kind: &str, cache: Option<PathBuf>, cached: u64) -> PyResult<Data> {
         let kind = kind_of(kind)?;
         let set = |(files, source, target, weight): Files| {
             let wrong = || format!("a weight is {weight}, expected more than 0 and at most {}", Weight::MOST);
@@ -36,7 +37,7 @@ impl Data {
             Ok(DataSet { files, columns: Columns { source, target }, weight })
         };
         let sets: Vec<DataSet> = sets.into_iter().map(set).collect::<PyResult<_>>()?;
-        let opening = Opening { folder: cache.as_deref(), ..Opening::default() };
+        let opening = Opening { folder: cache.as_deref(), cached, ..Opening::default() };
         let open = || Sources::open_mixture(&sets, kind, opening);
         let sources = Arc::new(py.detach(open).map_err(data_fault)?);
         Ok(Data { sources })

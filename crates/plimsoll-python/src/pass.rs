@@ -1,84 +1,70 @@
-//! One pass over the data from a given place, with the threads that make its batches.
+//! One pass over the data from a given place: batches of this rank, made here or taken from the ring of the node.
 //!
-//! Batches are dealt to ranks in rounds: each rank makes every batch of a round, keeps the one of its number and ends the
-//! round at the same place as all others. Invariant: the stream does not depend on the number of ranks. In another process
-//! than the one that began it (after a fork) a pass is left alone, since its threads are not there to be joined.
+//! Invariant: the stream does not depend on the number of ranks, nor on who makes it. In another process than the one that began it
+//! (after a fork) a pass is left alone, since its threads are not there to be joined.
 
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
-use plimsoll_data::{Cursor, Loader, LoaderSettings, Order, Ranks, documents_of};
-use plimsoll_plan::batch::{BatchShape, BatchSlot};
+use plimsoll_data::{DataError, Order, Ranks, documents_of};
+use plimsoll_plan::batch::BatchShape;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::batch::{Batch, Labels, Layout, Rows};
+use crate::batch::{Batch, Labels, Layout};
+use crate::crew::{Meeting, RingLost};
 use crate::data::Data;
 use crate::fault::data_fault;
+use crate::making::{Making, Place, Plan};
+use crate::node::{Lead, Process, RingShape, Role, Seat, Stop, Taken, Work};
+use crate::signals::Signals;
+use crate::slot::{Counts, Slot};
 use crate::wording::Wording;
 
-/// Epoch, position, piece and sample of a cursor.
-type Place = (u64, u64, u64, u64);
+/// Rounds that lie in a ring at least: one that is taken while another is made.
+const LEAST_ROUNDS: usize = 2;
 
 /// A running pass.
 #[pyclass(module = "plimsoll._plimsoll")]
 pub struct Pass {
-    loader: ManuallyDrop<Loader>,
+    origin: ManuallyDrop<Origin>,
     process: u32,
-    deal: Deal,
     layout: Layout,
-    slot: Slot,
+    signals: Signals,
     /// The pass, and rows of the data.
     epoch: u64,
     rows: u64,
-    over: bool,
 }
 
-/// Which batches of a round are handed out.
-struct Deal {
-    rank: usize,
-    world: usize,
-    drop_last: bool,
+/// Where batches come from.
+enum Origin {
+    Own(Box<Making>),
+    Ring {
+        seat: Seat,
+        slot: Slot,
+        /// Where this process makes the rounds.
+        _lead: Option<Lead>,
+    },
 }
 
-/// What the loader fills.
-struct Slot {
-    shape: BatchShape,
-    source: Vec<u32>,
-    target: Vec<u32>,
-    source_lens: Vec<u32>,
-    target_lens: Vec<u32>,
-}
-
-impl Slot {
-    fn new(shape: BatchShape) -> Slot {
-        Slot {
-            shape,
-            source: vec![0; shape.samples * shape.source_len],
-            target: vec![0; shape.samples * shape.target_len],
-            source_lens: vec![0; shape.most_documents()],
-            target_lens: vec![0; shape.samples],
-        }
-    }
-
-    fn lend(&mut self) -> BatchSlot<'_> {
-        BatchSlot {
-            source: &mut self.source,
-            target: &mut self.target,
-            source_lens: &mut self.source_lens,
-            target_lens: &mut self.target_lens,
-        }
-    }
+/// What came next.
+enum Next {
+    Batch(Batch, Place),
+    Over,
+    /// See [`RingLost`].
+    Lost(Option<Vec<usize>>, Option<&'static str>),
 }
 
 #[pymethods]
 impl Pass {
-    /// Starts the threads at `place`.
+    /// Starts at `place`: with threads of its own, or as what `meeting` made of this rank. Only who makes rounds needs a wording.
     #[new]
     #[pyo3(signature = (data, wording, *, place, seed, shuffle, window, batch_size, source_len, target_len, packed, hf_labels,
-        multiple, threads, prefetch, rank, world_size, drop_last))]
+        multiple, pad_id, threads, prefetch, rank, world_size, drop_last, meeting=None))]
     fn new(
         py: Python<'_>,
         data: &Data,
-        wording: &Wording,
+        wording: Option<&Wording>,
         place: Place,
         seed: u64,
         shuffle: bool,
@@ -89,99 +75,159 @@ impl Pass {
         packed: bool,
         hf_labels: bool,
         multiple: usize,
+        pad_id: u32,
         threads: usize,
         prefetch: usize,
         rank: usize,
         world_size: usize,
         drop_last: bool,
+        meeting: Option<&Meeting>,
     ) -> PyResult<Pass> {
         let documents = documents_of(packed, source_len);
         let shape = BatchShape { samples: batch_size, source_len, target_len, documents };
         let order = Order::new(seed, shuffle);
         let order = window.map_or(order, |blocks| order.with_window(blocks));
-        let (epoch, position, piece, sample) = place;
-        let settings = LoaderSettings {
+        let signals = Signals::default();
+        let plan = wording.map(|wording| Plan {
+            sources: data.sources().clone(),
+            order,
+            tokenizer: wording.tokenizer().clone(),
+            recipe: wording.recipe().clone(),
             shape,
-            effective_batch: batch_size,
             threads,
-            prefetch_batches: prefetch,
-            cursor: Cursor { epoch, position, piece, sample },
-            limit: None,
-            ranks: Ranks::ONE,
-            on_thread_start: None,
+            prefetch,
+            ranks: Ranks { rank, of: world_size },
+            drop_last,
+        });
+        let begin = || match (meeting, plan) {
+            (Some(meeting), plan) => join(meeting, plan, data, shape, place, prefetch),
+            (None, Some(plan)) => {
+                let making = Making::start(plan, place, signals.give_up()).map_err(data_fault)?;
+                Ok(Origin::Own(Box::new(making)))
+            }
+            (None, None) => Err(no_wording()),
         };
-        let (sources, recipe) = (data.sources().clone(), wording.recipe().clone());
-        let start = || Loader::start_pass(sources, order, wording.tokenizer().clone(), recipe, settings);
-        let loader = py.detach(start).map_err(data_fault)?;
+        let origin = py.detach(begin)?;
         let labels = if hf_labels { Labels::Unshifted } else { Labels::Shifted };
         Ok(Pass {
-            loader: ManuallyDrop::new(loader),
+            origin: ManuallyDrop::new(origin),
             process: std::process::id(),
-            deal: Deal { rank, world: world_size, drop_last },
-            layout: Layout {
-                kind: wording.recipe().kind(),
-                packed,
-                labels,
-                multiple,
-                pad_id: wording.tokenizer().pad_id(),
-            },
-            slot: Slot::new(shape),
-            epoch,
+            layout: Layout { kind: data.sources().kind(), packed, labels, multiple, pad_id },
+            signals,
+            epoch: place.0,
             rows: data.sources().rows(),
-            over: false,
         })
     }
 
     /// Waits for the next batch, and says where the stream is behind its round. `None`: the pass is over.
     fn next(&mut self, py: Python<'_>) -> PyResult<Option<(Batch, Place)>> {
-        py.detach(|| self.round()).map_err(data_fault)
+        let next = py.detach(|| self.round());
+        if let Some(raised) = self.signals.raised() {
+            return Err(raised);
+        }
+        match next.map_err(data_fault)? {
+            Next::Batch(batch, place) => Ok(Some((batch, place))),
+            Next::Over => Ok(None),
+            Next::Lost(gone, reason) => Err(RingLost::new_err((gone, reason))),
+        }
+    }
+
+    /// The processes of all seats of the ring, as far as they came (else 0).
+    #[getter]
+    fn processes(&self) -> Vec<u64> {
+        match &*self.origin {
+            Origin::Own(_) => Vec::new(),
+            Origin::Ring { seat, .. } => {
+                let number = |number| seat.ring.process(number).map_or(0, Process::number);
+                (0..seat.ring.seats()).map(number).collect()
+            }
+        }
+    }
+
+    /// Whether this process makes the batches of other ranks too.
+    #[getter]
+    fn leads(&self) -> bool {
+        matches!(&*self.origin, Origin::Ring { _lead: Some(_), .. })
     }
 }
 
-impl Pass {
-    fn round(&mut self) -> Result<Option<(Batch, Place)>, plimsoll_data::DataError> {
-        let (mut own, mut place) = (None, (self.epoch, self.rows, 0, 0));
-        for number in 0..self.deal.world {
-            if self.over {
-                break;
-            }
-            let facts = self.loader.next(self.slot.lend())?;
-            if facts.samples == 0 || (self.deal.drop_last && facts.samples < self.slot.shape.samples) {
-                self.over = true;
-                // A round that not every rank has a batch of is left out as a batch that is not full is.
-                own = own.filter(|_| !self.deal.drop_last);
-                place = (self.epoch, self.rows, 0, 0);
-                break;
-            }
-            place = self.place(facts.cursor_after);
-            if number == self.deal.rank {
-                let Slot { source, target, source_lens, target_lens, .. } = &self.slot;
-                let rows = Rows {
-                    source,
-                    target,
-                    source_lens: &source_lens[..facts.documents],
-                    target_lens: &target_lens[..facts.samples],
-                };
-                own = Some(Batch::new(&self.layout, rows));
-            }
+/// Takes the seat that a meeting gave; as its leader, starts to make rounds.
+fn join(
+    meeting: &Meeting,
+    plan: Option<Plan>,
+    data: &Data,
+    shape: BatchShape,
+    place: Place,
+    prefetch: usize,
+) -> PyResult<Origin> {
+    let Meeting { seat: number, seats, gone, processes, patience, .. } = meeting;
+    let (number, seats) = (*number, *seats);
+    let (ring, line, lead) = match meeting.take_role() {
+        Some(Role::Follow(ring, line)) => (Arc::new(ring), line, None),
+        Some(Role::Lead(listener)) => {
+            let plan = plan.ok_or_else(no_wording)?;
+            let rounds = prefetch / seats;
+            let Ranks { rank, of } = plan.ranks;
+            // The ranks of the node together are one that takes larger batches.
+            let plan = Plan {
+                shape: BatchShape { samples: shape.samples * seats, ..shape },
+                ranks: Ranks { rank: rank / seats, of: of / seats },
+                prefetch: rounds.max(1),
+                ..plan
+            };
+            let stop = Stop::new()?;
+            let asked = stop.clone();
+            let making = Making::start(plan, place, Arc::new(move || asked.said())).map_err(data_fault)?;
+            let work = Work { making, kind: data.sources().kind(), samples: shape.samples };
+            let ring = RingShape::new(seats, rounds.max(LEAST_ROUNDS), shape);
+            let (lead, ring, line) = Lead::start(listener, ring, number, gone, processes, *patience, stop, work)?;
+            (ring, line, Some(lead))
         }
-        Ok(own.map(|batch| (batch, place)))
-    }
+        Some(Role::Alone(reason)) => return Err(RingLost::new_err((None::<Vec<usize>>, Some(reason)))),
+        None => return Err(PyValueError::new_err("the meeting was already used")),
+    };
+    let seat = Seat { ring, line, number, round: 0 };
+    Ok(Origin::Ring { seat, slot: Slot::new(shape), _lead: lead })
+}
 
-    /// Behind the last row is the end of this pass, not the beginning of the next: whoever resumes there must still see it end.
-    fn place(&self, cursor: Cursor) -> Place {
-        match cursor.epoch == self.epoch {
-            true => (cursor.epoch, cursor.position, cursor.piece, cursor.sample),
-            false => (self.epoch, self.rows, 0, 0),
+fn no_wording() -> PyErr {
+    PyValueError::new_err("a pass that makes batches needs a wording")
+}
+
+impl Pass {
+    fn round(&mut self) -> Result<Next, DataError> {
+        match &mut *self.origin {
+            Origin::Own(making) => Ok(match making.next()? {
+                Some((found, place)) => lay_out(&self.layout, &making.slot, found, place),
+                None => Next::Over,
+            }),
+            Origin::Ring { seat, slot, .. } => {
+                let taken = seat.take(self.layout.kind, slot, &|| self.signals.came());
+                Ok(match taken {
+                    Taken::Round(_, (epoch, position, ..)) if epoch != self.epoch || position > self.rows => {
+                        Next::Lost(None, Some("the shared ring is at a place that cannot be"))
+                    }
+                    // The last round of a pass may have nothing for us.
+                    Taken::Round(Counts { samples: 0, .. }, _) | Taken::Over => Next::Over,
+                    Taken::Round(found, place) => lay_out(&self.layout, slot, found, place),
+                    Taken::Leaderless(gone) => Next::Lost(Some(gone), None),
+                    Taken::Out(reason) => Next::Lost(None, reason),
+                    Taken::GaveUp => return Err(DataError::Stopped),
+                })
+            }
         }
     }
+}
+
+fn lay_out(layout: &Layout, slot: &Slot, found: Counts, place: Place) -> Next {
+    Next::Batch(Batch::new(layout, slot.rows(found)), place)
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            // SAFETY: the loader is dropped here only, and not used after.
-            unsafe { ManuallyDrop::drop(&mut self.loader) }
+            // SAFETY: it is dropped here only, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.origin) }
         }
     }
 }

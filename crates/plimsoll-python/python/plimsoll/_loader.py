@@ -1,16 +1,20 @@
 """`DataLoader`: a place in a stream of batches, and a pass of the native loader that runs from there.
 
 The place counts what was handed out. All else (files, threads, what is prefetched) can be made anew from settings and
-place at any time, and is: after a fork, a pickle, `load_state_dict` or `set_epoch`.
+place at any time, and is: after a fork, a pickle, `load_state_dict` or `set_epoch`; and where ranks share a loader and
+lose it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _folder, _plimsoll
+from . import _folder, _memory, _node, _plimsoll
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 _VERSION = 1
 _BY_LENGTH = "batch_size_by_length"
 _STATE_PLACE = ("epoch", "position", "piece", "sample")
+# Seconds that a rank may keep others waiting for their batches by taking none of its own; then they go on without it.
+_PATIENCE_S = 30.0
 
 
 _Path = str | os.PathLike[str]
@@ -55,8 +61,14 @@ class DataLoader:
         shuffle, seed, window: the order is a function of these and of the pass; `window` is in blocks of the files.
         epochs: passes of one `for`; None: it never ends.
         drop_last: leave out the last batch of a pass where it is not full, and the last batches where not every rank has one.
-        rank, world_size: of the batches of the one stream, rank r has those with number % world_size == r. The others are
-            made and dropped, so more ranks are not more speed for the loader.
+        rank, world_size: of the batches of the one stream, rank r has those with number % world_size == r.
+
+    Ranks of one node
+        shared: True: one of the processes reads and tokenises for all ranks of its node, the others take their batches from a
+            ring in memory. False: each rank does all of it, and drops what is not its own. "auto": as True with `drop_last`, where
+            the environment (torchrun's) says that there are other ranks on this node. The stream is the same.
+        local_rank, local_world_size: this rank's number on its node, and how many there are; by default of the environment,
+            or all ranks are on one node.
 
     Tensors
         labels: "hf" for models that shift labels themselves, as Hugging Face's do; "shifted": each label at its own row.
@@ -67,6 +79,8 @@ class DataLoader:
         threads, prefetch: threads that read and tokenise, and batches that they make ahead. They change nothing else.
         num_workers, prefetch_factor: torch's names; they become `threads` (at least 1) and `prefetch_factor * threads`.
         persistent_workers: torch's name; nothing to do, as there are no processes to keep.
+        page_cache: bytes of files that the kernel may keep in memory for the loader; of larger files hardly any pages stay.
+            By default half of the memory that can be had.
 
     Nothing is started before the first batch. A loader may be pickled and forked: the other process starts at the same place.
     """
@@ -99,12 +113,16 @@ class DataLoader:
         cache_dir: str | os.PathLike[str] | None = None,
         rank: int = 0,
         world_size: int = 1,
+        shared: bool | str = "auto",
+        local_rank: int | None = None,
+        local_world_size: int | None = None,
         threads: int | None = None,
         prefetch: int | None = None,
         num_workers: int | None = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         pin_memory: bool = False,
+        page_cache: int | None = None,
     ):
         _one_of("kind", kind, ("text", "chat", "pairs"))
         _one_of("long", long, ("split", "cut", "drop"))
@@ -114,10 +132,17 @@ class DataLoader:
                             ("prefetch", prefetch), ("max_target_len", max_target_len)):
             _at_least(name, value, 1)
         _at_least("seed", seed, 0)
+        _at_least("page_cache", page_cache, 0)
         shifts = kind != "pairs" and labels == "hf"
         _at_least("max_len", max_len, 2 if shifts else 1)
         if not 0 <= rank < world_size:
             raise ValueError(f"`rank` is {rank}, expected 0 to {world_size - 1}, as `world_size` is {world_size}")
+        # Ranks that take a different number of batches from a pass drift apart, and then cannot share: not without being asked to.
+        # Nor do batches of samples of like length follow from larger ones.
+        wanted = False if shared == "auto" and (group_by_length or not drop_last) else shared
+        if group_by_length and shared is True:
+            raise ValueError("`group_by_length` and `shared` do not go together: which samples share a batch would depend on the ranks")
+        self._node = _node.find(wanted, rank, world_size, local_rank, local_world_size)
         if kind == "pairs" and packed:
             raise ValueError("`packed` is for text and chat: pairs are never packed into one sample")
         if group_by_length and packed:
@@ -131,6 +156,7 @@ class DataLoader:
         # The position of a sample's last token, which is only a label, is one that the rows of the loader do not have.
         source_len = max_len - 1 if shifts else max_len
         self._sets = _sets(files, columns, weights)
+        self._page_cache = page_cache
         self._cache = None if cache_dir is None else os.fspath(cache_dir)
         self._tokens = _folder.find(
             os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
@@ -146,7 +172,9 @@ class DataLoader:
         self._place = (0, 0, 0, 0)
         self._forget()
         self._opened()
-        self._worded()
+        if self._node is None:
+            # Of ranks that share a loader only one needs a tokenizer, and nobody knows yet which.
+            self._worded()
 
     # What a process has of its own.
 
@@ -155,10 +183,16 @@ class DataLoader:
         self._wording: tuple[int, _plimsoll.Wording] | None = None
         self._pass: tuple[int, tuple[int, int, int], _plimsoll.Pass] | None = None
         self._identity: dict[str, Any] | None = None
+        self._lost: tuple[int, frozenset[int] | None] | None = None
+        self._processes: list[int] = []
 
     def _opened(self) -> _plimsoll.Data:
         if self._data is None:
-            self._data = _plimsoll.Data(self._sets, self._kind, self._cache)
+            cached = self._page_cache
+            if cached is None:
+                usable = _memory.usable()
+                cached = 2**64 - 1 if usable is None else usable // 2
+            self._data = _plimsoll.Data(self._sets, self._kind, self._cache, cached)
         return self._data
 
     def _worded(self) -> _plimsoll.Wording:
@@ -175,17 +209,79 @@ class DataLoader:
         """The pass of this process at our place: the one that runs, or a new one."""
         process = os.getpid()
         if self._pass is None or self._pass[:2] != (process, self._place):
-            self._pass = None
-            started = _plimsoll.Pass(self._opened(), self._worded(), place=self._place, **self._settings)
-            self._pass = process, self._place, started
+            self._leave()
+            self._pass = process, self._place, self._started()
         return self._pass[2]
+
+    def _started(self) -> _plimsoll.Pass:
+        """A new pass at our place: with the other ranks of the node where we share a loader with them, or by ourselves."""
+        data, meeting = self._opened(), self._met()
+        wording = None
+        if meeting is None or meeting.leads:
+            wording = self._worded()
+        else:
+            self._wording = None  # Another rank led the pass before.
+        try:
+            return _plimsoll.Pass(
+                data, wording, place=self._place, pad_id=self._tokens.pad_id, meeting=meeting, **self._settings
+            )
+        except _plimsoll.RingLost as lost:
+            self._lose(*lost.args)
+            return self._started()
+
+    def _met(self) -> _plimsoll.Meeting | None:
+        epoch = self._place[0]
+        if self._lost is not None and self._lost[0] != epoch:
+            # In another pass all meet again.
+            self._lost = None
+        gone = frozenset[int]() if self._lost is None else self._lost[1]
+        if self._node is None or gone is None:
+            return None
+        s = self._settings
+        sizes = {name: s[name] for name in ("batch_size", "source_len", "target_len", "packed")}
+        try:
+            return _plimsoll.Meeting(
+                self._key(), seat=self._node.seat, seats=self._node.seats, gone=sorted(gone), processes=self._processes,
+                patience_s=_PATIENCE_S, **sizes,
+            )
+        except OSError as error:
+            self._lose(None, str(error))
+            return None
+
+    def _key(self) -> str:
+        """The same for all ranks of this node that would make the same rounds from here on."""
+        assert self._node is not None
+        own = ("rank", "threads", "prefetch")
+        settings = {name: value for name, value in self._settings.items() if name not in own}
+        first = self._settings["rank"] - self._node.seat
+        sets = [[[os.path.abspath(path) for path in files], *rest] for files, *rest in self._sets]
+        what = [self._order(), sets, settings, first, self._node.seats, _node.job(), self._place]
+        return hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def _leave(self) -> None:
+        """Ends the pass that runs, and remembers whose processes took part: one that has ended is not waited for again."""
+        if self._pass is not None and (now := self._pass[2].processes):
+            before = self._processes or [0] * len(now)
+            self._processes = [new or old for new, old in zip(now, before)]
+        self._pass = None
+
+    def _lose(self, gone: Sequence[int] | None, reason: str | None) -> None:
+        """Remembers, for this pass, which ranks are gone, or that we go on by ourselves."""
+        self._leave()
+        before = frozenset[int]() if self._lost is None else self._lost[1] or frozenset()
+        self._lost = self._place[0], None if gone is None else before | set(gone)
+        if reason is not None:
+            rank = self._settings["rank"]
+            warnings.warn(
+                f"rank {rank} reads and tokenises by itself to the end of this pass: {reason}", RuntimeWarning, stacklevel=2
+            )
 
     def close(self) -> None:
         """Stops the threads. The next batch starts them again, at the same place."""
-        self._pass = None
+        self._leave()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_data", "_wording", "_pass", "_identity")
+        own = ("_data", "_wording", "_pass", "_identity", "_lost", "_processes")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -212,6 +308,10 @@ class DataLoader:
             try:
                 process, running = os.getpid(), self._running()
                 made = running.next()
+            except _plimsoll.RingLost as lost:
+                # What follows is the same, wherever it is made.
+                self._lose(*lost.args)
+                continue
             except BaseException:
                 # A pass that failed says so once; whoever tries again shall hear the reason again.
                 self.close()

@@ -1,4 +1,4 @@
-"""The native half: opened data, wordings, passes and batches."""
+"""The native half: opened data, wordings, meetings of ranks, passes and batches."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -15,7 +15,7 @@ def chat_template(folder: _Path) -> _Template | None: ...
 
 @final
 class Data:
-    def __new__(cls, sets: Sequence[_Files], kind: str, cache: _Path | None) -> Data: ...
+    def __new__(cls, sets: Sequence[_Files], kind: str, cache: _Path | None, cached: int) -> Data: ...
     @property
     def rows(self) -> int: ...
     @property
@@ -44,12 +44,34 @@ class Batch(Buffer):
     def parts(self) -> list[tuple[str, str, int, list[int]]]: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class RingLost(Exception):
+    args: tuple[list[int] | None, str | None]
+
+@final
+class Meeting:
+    def __new__(
+        cls,
+        key: str,
+        *,
+        seat: int,
+        seats: int,
+        gone: Sequence[int],
+        processes: Sequence[int],
+        patience_s: float,
+        batch_size: int,
+        source_len: int,
+        target_len: int,
+        packed: bool,
+    ) -> Meeting: ...
+    @property
+    def leads(self) -> bool: ...
+
 @final
 class Pass:
     def __new__(
         cls,
         data: Data,
-        wording: Wording,
+        wording: Wording | None,
         *,
         place: _Place,
         seed: int,
@@ -61,10 +83,16 @@ class Pass:
         packed: bool,
         hf_labels: bool,
         multiple: int,
+        pad_id: int,
         threads: int,
         prefetch: int,
         rank: int,
         world_size: int,
         drop_last: bool,
+        meeting: Meeting | None = None,
     ) -> Pass: ...
+    @property
+    def leads(self) -> bool: ...
+    @property
+    def processes(self) -> list[int]: ...
     def next(self) -> tuple[Batch, _Place] | None: ...
