@@ -1,7 +1,7 @@
 """A loader without torch, and a process that takes from one as it is told: `python plain.py < orders`.
 
 The first line of orders is the loader (JSON: files, settings, patience, state); then `next`, `all`, `state`, `leads`,
-`threads` or `fork` are each answered by a line of JSON, and an end of orders is one of the process.
+`threads`, `close` or `fork` are each answered by a line of JSON, and an end of orders is one of the process.
 """
 
 import hashlib
@@ -57,6 +57,8 @@ def main():
             answer = loader.state_dict()
         elif told == "leads":
             answer = loader._pass is not None and loader._pass[2].leads
+        elif told == "close":
+            answer = loader.close()
         elif told == "threads":
             answer = threads()
         elif told == "fork":

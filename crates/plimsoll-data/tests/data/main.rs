@@ -22,4 +22,5 @@ mod remote;
 mod stream;
 mod tokenizer;
 mod vocabulary;
+mod waiting;
 mod words;

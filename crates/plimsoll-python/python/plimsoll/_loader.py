@@ -181,7 +181,7 @@ class DataLoader:
     def _forget(self) -> None:
         self._data: _plimsoll.Data | None = None
         self._wording: tuple[int, _plimsoll.Wording] | None = None
-        self._pass: tuple[int, tuple[int, int, int], _plimsoll.Pass] | None = None
+        self._pass: tuple[int, tuple[int, int, int, int], _plimsoll.Pass] | None = None
         self._identity: dict[str, Any] | None = None
         self._lost: tuple[int, frozenset[int] | None] | None = None
         self._processes: list[int] = []

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use plimsoll_data::{DataError, Kind};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
-use super::line::{Ended, Line, Packet, Peer, Process, ended, wait};
+use super::line::{Ended, Line, Packet, Peer, Process, SLICE, ended, wait};
 use super::meeting::{HELLO_BYTES, LATE, TAKEN, WELCOME, seat_of};
 use super::ring::{Ring, RingShape, State};
 use crate::making::Making;
@@ -261,19 +262,30 @@ impl Desk {
                 self.put_out(seat);
             }
         }
-        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            if let Ok((line, Peer::Ours)) = Line::new(socket)
-                && self.callers.len() < MOST_CALLERS
-            {
-                self.callers.push(line);
-            }
-        }
+        self.accept();
         for line in std::mem::take(&mut self.callers) {
             let mut hello = [0; HELLO_BYTES];
             match line.receive(&mut hello) {
                 Packet::Here(HELLO_BYTES, _) => self.admit(line, seat_of(hello)),
-                Packet::Nothing => self.callers.push(line),
-                Packet::Here(..) | Packet::End => {}
+                Packet::Nothing if line.is_alive() => self.callers.push(line),
+                Packet::Nothing | Packet::Here(..) | Packet::End => {}
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => {
+                    if let Ok((line, Peer::Ours)) = Line::new(socket)
+                        && self.callers.len() < MOST_CALLERS
+                    {
+                        self.callers.push(line);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                // Too many open files, say. They still call, so without a pause we would be asked again at once.
+                Err(_) => return wait(std::iter::empty(), SLICE),
             }
         }
     }
