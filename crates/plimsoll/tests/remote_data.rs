@@ -339,4 +339,10 @@ fn a_run_that_waits_for_data_is_stopped_at_once_and_can_be_resumed() {
     run.end().must(4, &["stopped after step"]);
     server.begin();
     Trainer::resume(&workshop, "run").end().must(0, &["done: 450 steps"]);
+    let summary = fs_err::read(workshop.path("run/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
+    let bytes = |key: &str| summary[key].as_u64().unwrap_or_else(|| panic!("no {key} in {summary}"));
+    println!("{} of {} planned", bytes("peak_ram_bytes"), bytes("planned_ram_bytes"));
+    assert!(bytes("peak_ram_bytes") <= bytes("planned_ram_bytes"), "{summary}");
+    assert!(bytes("loader_heap_peak_bytes") <= bytes("loader_heap_planned_bytes"), "{summary}");
 }
