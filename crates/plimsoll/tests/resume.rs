@@ -416,3 +416,46 @@ fn an_evaluation_that_was_given_up_for_a_stop_is_the_first_thing_that_a_resumed_
     let first = after[resumed..].iter().find(|e| matches!(e, Event::Eval { .. } | Event::Step { .. })).unwrap();
     assert!(matches!(first, Event::Eval { step, .. } if *step == stopped_at), "{first:?}");
 }
+
+/// A mixture whose long pairs are left out: where the run is in it is in a checkpoint, and so is what was left out.
+#[test]
+fn a_mixture_with_pairs_left_out_goes_on_where_it_was() {
+    let workshop = || {
+        let workshop = Workshop::new();
+        let text = |n: usize| "my dog ".repeat(if n.is_multiple_of(5) { 30 } else { 1 + n % 4 });
+        let rows: String = (0..50).map(|n| format!("{}what is {n},Pickle {n}\n", text(n))).collect();
+        fs_err::write(workshop.path("dogs.csv"), "q,a\n".to_string() + &rows).unwrap();
+        workshop.job(&format!("effective_batch = 8\nsteps = 40\nsave_every = 3\neval_every = 7\n{PINS}"));
+        let job = fs_err::read_to_string(workshop.path("job.toml")).unwrap();
+        let data = "long = \"drop\"\nmax_len = { source = 24, target = 24 }\n";
+        let job = job.replace("train = [\"train.jsonl\"]\n", data);
+        let mixture = "\n[[data.mixture]]\ntrain = \"train.jsonl\"\nweight = 0.7\n[[data.mixture]]\ntrain = \"dogs.csv\"\n\
+                       weight = 1.6\ncolumns = { source = \"q\", target = \"a\" }\n";
+        fs_err::write(workshop.path("job.toml"), job + mixture).unwrap();
+        workshop
+    };
+    let dropped = |workshop: &Workshop| {
+        let text = fs_err::read_to_string(workshop.path("run/summary.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["dropped_rows"].as_u64()
+    };
+    let whole = workshop();
+    Trainer::train(&whole, "run").end().must(0, &["done: 40 steps", "set 2: `dogs.csv`", "and were left out"]);
+    let stopped = workshop();
+    let (first, second) = (any_of(1..=14), any_of(16..=30));
+    let mut trainer = Trainer::train(&stopped, "run");
+    trainer.wait_for_step(first).signal(Signal::INT);
+    trainer.end().must(4, &["stopped after step"]);
+    // A place in one mixture says nothing of another.
+    let job = stopped.path("run/job.toml");
+    let text = fs_err::read_to_string(&job).unwrap();
+    fs_err::write(&job, text.replace("weight = 1.6", "weight = 1.5")).unwrap();
+    Trainer::resume(&stopped, "run").end().must(2, &["sets and weights of the training data are not those of step"]);
+    fs_err::write(&job, text).unwrap();
+    let mut trainer = Trainer::resume(&stopped, "run");
+    kill_process(trainer.wait_for_step(second).worker(), Signal::KILL).unwrap();
+    trainer.end().must(0, &["going on after step", "done: 40 steps"]);
+    let told = format!("stopped at {first}, killed at {second}");
+    Result::of(&stopped.path("run")).must_equal(&Result::of(&whole.path("run")), &told);
+    assert_eq!(dropped(&stopped), dropped(&whole), "{told}");
+    assert!(dropped(&whole).is_some_and(|rows| rows > 10));
+}
