@@ -16,5 +16,5 @@ mod seat;
 pub use lead::{Lead, Stop, Work};
 pub use line::Process;
 pub use meeting::{Meeting, Role};
-pub use ring::RingShape;
+pub use ring::{Ring, RingShape};
 pub use seat::{Seat, Taken};

@@ -4,11 +4,11 @@
 //! (after a fork) a pass is left alone, since its threads are not there to be joined.
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_data::{DataError, Order, Ranks, documents_of};
 use plimsoll_plan::batch::BatchShape;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::batch::{Batch, Labels, Layout};
@@ -16,7 +16,7 @@ use crate::crew::{Meeting, RingLost};
 use crate::data::Data;
 use crate::fault::data_fault;
 use crate::making::{Making, Place, Plan};
-use crate::node::{Lead, Process, RingShape, Role, Seat, Stop, Taken, Work};
+use crate::node::{Lead, Process, Ring, RingShape, Role, Seat, Stop, Taken, Work};
 use crate::signals::Signals;
 use crate::slot::{Counts, Slot};
 use crate::wording::Wording;
@@ -24,10 +24,12 @@ use crate::wording::Wording;
 /// Rounds that lie in a ring at least: one that is taken while another is made.
 const LEAST_ROUNDS: usize = 2;
 
-/// A running pass.
-#[pyclass(module = "plimsoll._plimsoll")]
+/// A running pass. What can be asked of it can be asked while a thread waits in `next`.
+#[pyclass(frozen, module = "plimsoll._plimsoll")]
 pub struct Pass {
-    origin: ManuallyDrop<Origin>,
+    origin: Mutex<ManuallyDrop<Origin>>,
+    ring: Option<Arc<Ring>>,
+    leads: bool,
     process: u32,
     layout: Layout,
     signals: Signals,
@@ -42,8 +44,8 @@ enum Origin {
     Ring {
         seat: Seat,
         slot: Slot,
-        /// Where this process makes the rounds.
-        _lead: Option<Lead>,
+        /// Where this process makes the rounds. It ends with this.
+        lead: Option<Lead>,
     },
 }
 
@@ -108,9 +110,15 @@ impl Pass {
             (None, None) => Err(no_wording()),
         };
         let origin = py.detach(begin)?;
+        let (ring, leads) = match &origin {
+            Origin::Own(_) => (None, false),
+            Origin::Ring { seat, lead, .. } => (Some(seat.ring.clone()), lead.is_some()),
+        };
         let labels = if hf_labels { Labels::Unshifted } else { Labels::Shifted };
         Ok(Pass {
-            origin: ManuallyDrop::new(origin),
+            origin: Mutex::new(ManuallyDrop::new(origin)),
+            ring,
+            leads,
             process: std::process::id(),
             layout: Layout { kind: data.sources().kind(), packed, labels, multiple, pad_id },
             signals,
@@ -120,8 +128,12 @@ impl Pass {
     }
 
     /// Waits for the next batch, and says where the stream is behind its round. `None`: the pass is over.
-    fn next(&mut self, py: Python<'_>) -> PyResult<Option<(Batch, Place)>> {
-        let next = py.detach(|| self.round());
+    fn next(&self, py: Python<'_>) -> PyResult<Option<(Batch, Place)>> {
+        let next = py.detach(|| match self.origin.try_lock() {
+            Ok(mut origin) => Some(self.round(&mut origin)),
+            Err(_) => None,
+        });
+        let next = next.ok_or_else(|| PyRuntimeError::new_err("another thread waits for a batch of this pass"))?;
         if let Some(raised) = self.signals.raised() {
             return Err(raised);
         }
@@ -135,19 +147,14 @@ impl Pass {
     /// The processes of all seats of the ring, as far as they came (else 0).
     #[getter]
     fn processes(&self) -> Vec<u64> {
-        match &*self.origin {
-            Origin::Own(_) => Vec::new(),
-            Origin::Ring { seat, .. } => {
-                let number = |number| seat.ring.process(number).map_or(0, Process::number);
-                (0..seat.ring.seats()).map(number).collect()
-            }
-        }
+        let Some(ring) = &self.ring else { return Vec::new() };
+        (0..ring.seats()).map(|seat| ring.process(seat).map_or(0, Process::number)).collect()
     }
 
     /// Whether this process makes the batches of other ranks too.
     #[getter]
     fn leads(&self) -> bool {
-        matches!(&*self.origin, Origin::Ring { _lead: Some(_), .. })
+        self.leads
     }
 }
 
@@ -187,7 +194,7 @@ fn join(
         None => return Err(PyValueError::new_err("the meeting was already used")),
     };
     let seat = Seat { ring, line, number, round: 0 };
-    Ok(Origin::Ring { seat, slot: Slot::new(shape), _lead: lead })
+    Ok(Origin::Ring { seat, slot: Slot::new(shape), lead })
 }
 
 fn no_wording() -> PyErr {
@@ -195,8 +202,8 @@ fn no_wording() -> PyErr {
 }
 
 impl Pass {
-    fn round(&mut self) -> Result<Next, DataError> {
-        match &mut *self.origin {
+    fn round(&self, origin: &mut Origin) -> Result<Next, DataError> {
+        match origin {
             Origin::Own(making) => Ok(match making.next()? {
                 Some((found, place)) => lay_out(&self.layout, &making.slot, found, place),
                 None => Next::Over,
@@ -227,7 +234,7 @@ impl Drop for Pass {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             // SAFETY: it is dropped here only, and not used after.
-            unsafe { ManuallyDrop::drop(&mut self.origin) }
+            unsafe { ManuallyDrop::drop(self.origin.get_mut().unwrap_or_else(PoisonError::into_inner)) }
         }
     }
 }
