@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_data::{Columns, DataSet, Kind, Opening, Sources, Weight};
+use plimsoll_data::{Columns, DataSet, Kind, LOADER_CEILING, Largest, Opening, Order, Sources, Weight};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -27,9 +27,18 @@ impl Data {
 #[pymethods]
 impl Data {
     /// Opens `sets` of files (paths or globs) as rows of `kind`. Packed files are unpacked once into `cache`. Of files that have more than
-    /// `cached` bytes hardly any pages stay in memory.
+    /// `cached` bytes hardly any pages stay in memory. Rows too large for a loader with so much `memory` are refused, or left out where
+    /// `skip` says so.
     #[new]
-    fn new(py: Python<'_>, sets: Vec<Files>, kind: &str, cache: Option<PathBuf>, cached: u64) -> PyResult<Data> {
+    fn new(
+        py: Python<'_>,
+        sets: Vec<Files>,
+        kind: &str,
+        cache: Option<PathBuf>,
+        cached: u64,
+        memory: Option<u64>,
+        skip: bool,
+    ) -> PyResult<Data> {
         let kind = kind_of(kind)?;
         let set = |(files, source, target, weight): Files| {
             let wrong = || format!("a weight is {weight}, expected more than 0 and at most {}", Weight::MOST);
@@ -37,10 +46,25 @@ impl Data {
             Ok(DataSet { files, columns: Columns { source, target }, weight })
         };
         let sets: Vec<DataSet> = sets.into_iter().map(set).collect::<PyResult<_>>()?;
-        let opening = Opening { folder: cache.as_deref(), cached, ..Opening::default() };
+        let largest = memory.map_or(Largest { skip, ..Largest::default() }, |memory| Largest::within(memory, skip));
+        let opening = Opening { folder: cache.as_deref(), cached, largest, ..Opening::default() };
         let open = || Sources::open_mixture(&sets, kind, opening);
         let sources = Arc::new(py.detach(open).map_err(data_fault)?);
         Ok(Data { sources })
+    }
+
+    /// Blocks of a window, of `window` or the usual number, that half of `memory` has room for; `None`: the usual number.
+    fn window(&self, window: Option<usize>, memory: Option<u64>) -> Option<usize> {
+        let usual = Order::new(0, true);
+        let asked = window.map_or(usual, |blocks| usual.with_window(blocks));
+        let within = asked.within(&self.sources, memory.unwrap_or(LOADER_CEILING));
+        if within == asked { window } else { Some(within.window_blocks()) }
+    }
+
+    /// Rows that were left out because they are too large.
+    #[getter]
+    fn oversized(&self) -> u64 {
+        self.sources.facts().oversized
     }
 
     /// Rows of one pass.

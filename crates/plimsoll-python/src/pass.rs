@@ -6,7 +6,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_data::{DataError, Order, Ranks, documents_of};
+use plimsoll_data::{DataError, LOADER_CEILING, Order, Ranks, documents_of, loader_heap, stacks, threads_within};
 use plimsoll_plan::batch::BatchShape;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -62,7 +62,7 @@ impl Pass {
     /// Starts at `place`: with threads of its own, or as what `meeting` made of this rank. Only who makes rounds needs a wording.
     #[new]
     #[pyo3(signature = (data, wording, *, place, seed, shuffle, window, batch_size, source_len, target_len, packed, hf_labels,
-        multiple, pad_id, threads, prefetch, rank, world_size, drop_last, meeting=None))]
+        multiple, pad_id, threads, prefetch, memory, rank, world_size, drop_last, meeting=None))]
     fn new(
         py: Python<'_>,
         data: &Data,
@@ -80,6 +80,7 @@ impl Pass {
         pad_id: u32,
         threads: usize,
         prefetch: usize,
+        memory: Option<u64>,
         rank: usize,
         world_size: usize,
         drop_last: bool,
@@ -90,6 +91,10 @@ impl Pass {
         let order = Order::new(seed, shuffle);
         let order = window.map_or(order, |blocks| order.with_window(blocks));
         let signals = Signals::default();
+        let threads = match wording {
+            Some(wording) => threads_below(memory, data, wording, order, shape, (threads, prefetch))?,
+            None => threads,
+        };
         let plan = wording.map(|wording| Plan {
             sources: data.sources().clone(),
             order,
@@ -155,6 +160,30 @@ impl Pass {
     #[getter]
     fn leads(&self) -> bool {
         self.leads
+    }
+}
+
+/// As many threads, of those that are asked for, as stay below `memory`; below the usual ceiling one at least.
+fn threads_below(
+    memory: Option<u64>,
+    data: &Data,
+    wording: &Wording,
+    order: Order,
+    shape: BatchShape,
+    (most, prefetch): (usize, usize),
+) -> PyResult<usize> {
+    let facts = data.sources().load_facts(order).with_recipe(wording.recipe());
+    let facts = facts.with_memo(wording.tokenizer().memo_bytes());
+    let heap_of = |threads: usize| loader_heap(&facts, shape, threads, prefetch).total_bytes();
+    match (threads_within(memory.unwrap_or(LOADER_CEILING), &heap_of, most), memory) {
+        (Some(threads), _) => Ok(threads),
+        (None, None) => Ok(1),
+        (None, Some(memory)) => {
+            let needed = heap_of(1) + stacks(1);
+            let reason =
+                format!("`memory` is {memory} bytes, but one thread takes {needed} of rows, pages and tokens in work");
+            Err(PyValueError::new_err(reason))
+        }
     }
 }
 

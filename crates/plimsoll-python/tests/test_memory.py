@@ -47,7 +47,7 @@ class PageCache(DataCase):
         asked = []
 
         def data(*args):
-            asked.append(args[-1])
+            asked.append(args[3])
             return made(*args)
 
         made = _loader._plimsoll.Data

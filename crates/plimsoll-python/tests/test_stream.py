@@ -6,7 +6,7 @@ import pickle
 import random
 from collections import Counter
 
-from fixture import EOS, FIRST, DataCase, ids, plain, stream
+from fixture import EOS, FIRST, DataCase, ids, plain, stream, words
 
 import plimsoll
 
@@ -139,6 +139,27 @@ class Epoch(DataCase):
                                ([1, 0.001], "leaves none")):
             with self.assertRaisesRegex(ValueError, words):
                 plimsoll.DataLoader(files, weights=weights, columns=["text", "body"], **wrong)
+
+    def test_a_ceiling_is_kept_by_a_smaller_window_or_refused(self):
+        row = lambda i: {"text": words(i, 400_000 + i)}
+        (self.dir / "text.jsonl").write_text("".join(json.dumps(row(i)) + "\n" for i in range(24)))
+        whole, half, small = (self.loader(memory=mib << 20, long="cut", threads=1) for mib in (256, 64, 48))
+        windows = [loader.state_dict()["window"] for loader in (whole, half, small)]
+        self.assertEqual(windows[0], None)
+        self.assertTrue(windows[2] < windows[1] < 24, windows)
+        self.assertEqual(len(stream(small)), 5)
+        with self.assertRaisesRegex(ValueError, "`memory` is 16777216 bytes, but one thread takes"):
+            stream(self.loader(memory=16 << 20, long="cut", oversized="skip"))
+        with self.assertRaisesRegex(ValueError, "`memory` is 5"):
+            self.loader(memory=5)
+
+    def test_rows_that_are_too_large_are_refused_or_left_out_and_counted(self):
+        row = lambda i: {"text": words(i, 1_200_000 if i % 10 == 3 else 5)}
+        (self.dir / "text.jsonl").write_text("".join(json.dumps(row(i)) + "\n" for i in range(20)))
+        with self.assertRaisesRegex(Exception, "line 4: expected at most 4194304 bytes"):
+            self.loader(memory=32 << 20)
+        loader = self.loader(memory=32 << 20, oversized="skip")
+        self.assertEqual((loader.oversized_rows, sum(len(b["input_ids"]) for b in loader)), (2, 18))
 
     def test_without_shuffle_the_order_is_the_files(self):
         found = [line[0] for batch in self.loader(shuffle=False) for line in batch["input_ids"].tolist()]

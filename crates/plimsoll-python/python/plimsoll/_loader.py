@@ -24,6 +24,7 @@ _BY_LENGTH = "batch_size_by_length"
 _STATE_PLACE = ("epoch", "position", "piece", "sample")
 # Seconds that a rank may keep others waiting for their batches by taking none of its own; then they go on without it.
 _PATIENCE_S = 30.0
+_LEAST_MEMORY = 16 << 20
 
 
 _Path = str | os.PathLike[str]
@@ -79,6 +80,11 @@ class DataLoader:
         threads, prefetch: threads that read and tokenise, and batches that they make ahead. They change nothing else.
         num_workers, prefetch_factor: torch's names; they become `threads` (at least 1) and `prefetch_factor * threads`.
         persistent_workers: torch's name; nothing to do, as there are no processes to keep.
+        memory: bytes that the loader stays below, its tokenizer's tables and torch not counted: half of it is for the window, which has fewer
+            blocks where rows are long, then there are as many threads as fit. By default 256 MiB where that can be; a number that
+            was asked for and cannot be kept is a ValueError.
+        oversized: "refuse" or "skip" rows of more than 64 MiB, or, with `memory`, of more than an eighth of it, and rows in Parquet
+            pages of more than a quarter of it. `oversized_rows` says how many were left out.
         page_cache: bytes of files that the kernel may keep in memory for the loader; of larger files hardly any pages stay.
             By default half of the memory that can be had.
 
@@ -122,10 +128,13 @@ class DataLoader:
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         pin_memory: bool = False,
+        memory: int | None = None,
+        oversized: str = "refuse",
         page_cache: int | None = None,
     ):
         _one_of("kind", kind, ("text", "chat", "pairs"))
         _one_of("long", long, ("split", "cut", "drop"))
+        _one_of("oversized", oversized, ("refuse", "skip"))
         _one_of("labels", labels, ("hf", "shifted"))
         for name, value in (("batch_size", batch_size), ("world_size", world_size), ("epochs", epochs),
                             ("pad_to_multiple_of", pad_to_multiple_of), ("window", window), ("threads", threads),
@@ -133,6 +142,7 @@ class DataLoader:
             _at_least(name, value, 1)
         _at_least("seed", seed, 0)
         _at_least("page_cache", page_cache, 0)
+        _at_least("memory", memory, _LEAST_MEMORY)
         shifts = kind != "pairs" and labels == "hf"
         _at_least("max_len", max_len, 2 if shifts else 1)
         if not 0 <= rank < world_size:
@@ -156,7 +166,7 @@ class DataLoader:
         # The position of a sample's last token, which is only a label, is one that the rows of the loader do not have.
         source_len = max_len - 1 if shifts else max_len
         self._sets = _sets(files, columns, weights)
-        self._page_cache = page_cache
+        self._page_cache, self._skip = page_cache, oversized == "skip"
         self._cache = None if cache_dir is None else os.fspath(cache_dir)
         self._tokens = _folder.find(
             os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
@@ -167,11 +177,11 @@ class DataLoader:
             seed=seed, shuffle=shuffle, window=window, batch_size=batch_size, source_len=source_len,
             target_len=source_len if max_target_len is None else max_target_len, packed=packed, hf_labels=shifts,
             multiple=pad_to_multiple_of, threads=threads, prefetch=prefetch, rank=rank, world_size=world_size,
-            drop_last=drop_last,
+            drop_last=drop_last, memory=memory,
         )
         self._place = (0, 0, 0, 0)
         self._forget()
-        self._opened()
+        self._settings["window"] = self._opened().window(window, memory)
         if self._node is None:
             # Of ranks that share a loader only one needs a tokenizer, and nobody knows yet which.
             self._worded()
@@ -192,7 +202,8 @@ class DataLoader:
             if cached is None:
                 usable = _memory.usable()
                 cached = 2**64 - 1 if usable is None else usable // 2
-            self._data = _plimsoll.Data(self._sets, self._kind, self._cache, cached)
+            memory = self._settings["memory"]
+            self._data = _plimsoll.Data(self._sets, self._kind, self._cache, cached, memory, self._skip)
         return self._data
 
     def _worded(self) -> _plimsoll.Wording:
@@ -251,7 +262,7 @@ class DataLoader:
     def _key(self) -> str:
         """The same for all ranks of this node that would make the same rounds from here on."""
         assert self._node is not None
-        own = ("rank", "threads", "prefetch")
+        own = ("rank", "threads", "prefetch", "memory")
         settings = {name: value for name, value in self._settings.items() if name not in own}
         first = self._settings["rank"] - self._node.seat
         sets = [[[os.path.abspath(path) for path in files], *rest] for files, *rest in self._sets]
@@ -360,6 +371,11 @@ class DataLoader:
     def columns(self) -> tuple[str, str | None]:
         """The columns that are read, given or guessed."""
         return self._opened().columns
+
+    @property
+    def oversized_rows(self) -> int:
+        """Rows of the files that are left out because they are too large."""
+        return self._opened().oversized
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of the `for` with this number, unless the loader is in it already.

@@ -15,7 +15,12 @@ def chat_template(folder: _Path) -> _Template | None: ...
 
 @final
 class Data:
-    def __new__(cls, sets: Sequence[_Files], kind: str, cache: _Path | None, cached: int) -> Data: ...
+    def __new__(
+        cls, sets: Sequence[_Files], kind: str, cache: _Path | None, cached: int, memory: int | None, skip: bool
+    ) -> Data: ...
+    def window(self, window: int | None, memory: int | None) -> int | None: ...
+    @property
+    def oversized(self) -> int: ...
     @property
     def rows(self) -> int: ...
     @property
@@ -86,6 +91,7 @@ class Pass:
         pad_id: int,
         threads: int,
         prefetch: int,
+        memory: int | None,
         rank: int,
         world_size: int,
         drop_last: bool,
