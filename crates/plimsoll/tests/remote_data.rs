@@ -8,6 +8,7 @@ mod support_run;
 mod support_store;
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -277,6 +278,42 @@ fn objects_of_a_bucket_are_inspected_as_local_files_and_a_wrong_secret_is_told()
     assert!(code == Some(2) && said.contains("matches no file"), "{said}");
     let (code, _, said) = inspect(&place, &["s3://bucket/none.jsonl"], &[]);
     assert!(code == Some(2) && said.contains("`s3://bucket/none.jsonl`"), "{said}");
+}
+
+#[test]
+fn processes_share_a_cache_that_is_smaller_than_the_data_and_one_that_is_killed_leaves_nothing() {
+    let place = Place::new("");
+    let (data, cache) = (place.server.object("large"), place.path("cache/plimsoll/data"));
+    fs_err::create_dir_all(&data).unwrap();
+    fs_err::create_dir(place.path("local")).unwrap();
+    let lines = jsonl(&rows());
+    for name in ["0.jsonl", "1.jsonl"] {
+        for folder in [&data, &place.path("local")] {
+            fs_err::write(folder.join(name), lines.repeat(3)).unwrap();
+        }
+    }
+    let words = ["--data-cache", "1MiB", "s3://bucket/large/*.jsonl"];
+    let command = || {
+        let mut command = place.plimsoll(&["data", "inspect", "--json"]);
+        command.args(words).env("XDG_CACHE_HOME", place.path("cache"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let parts = || if cache.is_dir() { support_mirror::files_in(&cache) } else { Vec::new() };
+    let mut killed = command();
+    support_mirror::wait_for("a part on the disk", || parts().len() > 2);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let (_, want, _) = inspect(&place, &["local/*.jsonl"], &[]);
+    for child in [command(), command()] {
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(text(&output.stdout), want, "{}", text(&output.stderr));
+    }
+    let all = 6 * lines.len() as u64;
+    let kept: u64 = parts().iter().map(|path| fs_err::metadata(path).unwrap().len()).sum();
+    assert!(kept <= LEAST_CACHE + 8 && all > LEAST_CACHE, "{kept} of {all} bytes are kept");
+    assert!(parts().iter().all(|path| path.extension().is_none_or(|ending| ending != "part")), "{:?}", parts());
 }
 
 #[test]
