@@ -87,10 +87,17 @@ pub fn remote_url(path: &Path) -> Option<&str> {
 /// The URLs that a pattern over URLs matches, sorted. Only what lies behind the first folder with a wildcard is listed, and `*` stays
 /// inside a folder, as in patterns over paths.
 pub fn expand_url(pattern: &str, files: &dyn RemoteFiles) -> Result<Vec<PathBuf>, DataError> {
-    let Some(first) = pattern.find(['*', '?', '[']) else { return Ok(vec![pattern.into()]) };
     let root = pattern.find("://").map_or(0, |at| at + 3);
     let bucket_end = pattern[root..].find('/').map_or(pattern.len(), |at| root + at);
-    let reason = if pattern.starts_with("http") {
+    let of_server = pattern.starts_with("http");
+    if pattern[root..bucket_end].contains('@') || (of_server && pattern.contains('?')) {
+        // Not repeated: what is in it may be a secret.
+        let reason =
+            "it has credentials or a query in it, which would end up in the run's folder; expected a URL without";
+        return Err(DataError::BadPattern { pattern: format!("{}...", &pattern[..root]), reason: reason.into() });
+    }
+    let Some(first) = pattern.find(['*', '?', '[']) else { return Ok(vec![pattern.into()]) };
+    let reason = if of_server {
         "a server of files has no list of them; name each file"
     } else if first < bucket_end {
         "a wildcard in the name of a bucket; expected one behind it"
@@ -164,6 +171,10 @@ mod tests {
         assert!(found("s3://b/d/*.parquet").unwrap_err().contains("matches no file"));
         assert!(found("s3://*/d/1.csv").unwrap_err().contains("bucket"));
         assert!(found("http://host/*.csv").unwrap_err().contains("name each file"));
+        for url in ["https://h/a.csv?sig=s3cret", "https://me:s3cret@h/a.csv", "s3://me:s3cret@b/*.csv"] {
+            let told = found(url).unwrap_err();
+            assert!(told.contains("credentials") && !told.contains("s3cret"), "{told}");
+        }
     }
 
     #[test]

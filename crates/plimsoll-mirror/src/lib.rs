@@ -8,6 +8,7 @@
 //! Architecture invariant: it knows files, checksums and keys. It knows no tensor, no journal and no screen; what
 //! happens is told as plain [`Report`]s. No credential is ever part of a report, an error or a file.
 
+mod address;
 mod checkpoints;
 mod credentials;
 mod download;
