@@ -270,6 +270,14 @@ pub enum DataError {
         /// What was found.
         found: String,
     },
+    /// A packed file that is only read in its own order, and an order that shuffles.
+    #[error(
+        "`{path}` can only be entered at its beginning: expected `data.shuffle = false`, or `data.unpack = true`, with which it is packed anew in parts, found neither"
+    )]
+    InOrder {
+        /// The file.
+        path: PathBuf,
+    },
     /// A Parquet page larger than the limit.
     #[error(
         "`{path}`, {place}: expected pages of at most {limit} bytes in column `{column}`, found one of {bytes}; a larger `data.memory` reads it, `data.oversized = \"skip\"` leaves its rows out, and a writer with smaller pages makes both needless"

@@ -16,7 +16,7 @@ use crate::{ColumnPages, DataFacts, Kind, Long, Order, Recipe, Sources, document
 /// Heap that the tokenizer library takes for each byte (by weight) of the text in work, at most. Measured with
 /// `cargo test --test heap -- --nocapture`: 68 to 138 for words, 289 where each character is a word (Unigram), 787 for
 /// the Arabic phrase ligature, which weighs three times its bytes.
-pub const TOKENIZER_BYTES_PER_TEXT_BYTE: u64 = 320;
+pub const TOKENIZER_BYTES_PER_TEXT_BYTE: u64 = 368;
 
 /// Heap of a tokenizing thread beside its texts: regex caches, thread-locals, names.
 const THREAD_BYTES: u64 = 256 << 10;

@@ -16,14 +16,14 @@ use crate::page_cache::{PagedFile, Pages};
 use crate::remote::{RemoteFiles, remote_url};
 
 /// Where a file is, and how it is read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Origin {
     path: PathBuf,
     bytes: u64,
     place: Place,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Place {
     Here(Pages),
     There(Arc<RemoteBlocks>),

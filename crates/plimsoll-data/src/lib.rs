@@ -67,6 +67,7 @@ mod tube;
 mod visits;
 mod vocabulary;
 mod window;
+mod zstd_frames;
 
 pub use block_cache::LEAST_CACHE;
 pub use ceiling::{LEAST_CEILING, LOADER_CEILING, stacks, threads_within};

@@ -139,6 +139,9 @@ impl Loader {
             return Err(DataError::OtherKind { opened: sources.kind(), asked: kind });
         }
         check(&settings, kind, sources.rows())?;
+        if let Some(path) = sources.in_order().next().filter(|_| order.shuffles()) {
+            return Err(DataError::InOrder { path: path.into() });
+        }
         if recipe.is_by_length() && settings.shape.documents != 1 {
             let expected = "1 where samples of like length share a batch".into();
             let found = settings.shape.documents as u64;

@@ -1,7 +1,8 @@
 //! Packed files of text (`.gz`, `.zst`), entered anywhere.
 //!
-//! Such a file can only be read from its beginning, so it is packed anew, once, in frames of [`FRAME`] bytes that each stand alone,
-//! into a folder of ours; the user's data are not touched. What is kept of it is where each frame begins. Invariants: a file of
+//! Such a file can only be read from its beginning, unless it is a `.zst` of many frames (`zstd_frames.rs`), which is read where it lies.
+//! So it is packed anew, once, in frames of [`FRAME`] bytes that each stand alone, into a folder of ours; the user's data are not touched.
+//! Or, where the job says so, it is read in its own order only ([`InOrder`]). What is kept of it is where each frame begins. Invariants: a file of
 //! frames is whole or not there (written beside, synced, renamed); it belongs to one version of its original (length and time of
 //! change, or what a store says); one frame is held at a time. It knows nothing of rows.
 
@@ -14,6 +15,7 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::DataError;
 use crate::input::Origin;
+use crate::zstd_frames;
 
 /// Bytes of a frame before it is packed: as a large block of rows, so that one or two frames are unpacked for a block.
 pub(crate) const FRAME: usize = 256 << 10;
@@ -48,6 +50,16 @@ pub(crate) struct Frames {
     /// Where each begins, and behind the last one.
     starts: Box<[u64]>,
     unpacked: u64,
+    /// Of a file that is read where it lies.
+    own: Option<Own>,
+}
+
+/// Frames that are the file itself.
+#[derive(Debug)]
+struct Own {
+    origin: Origin,
+    /// Where each begins when it is unpacked, and behind the last one.
+    places: Box<[u64]>,
 }
 
 /// Buffers of reading frames.
@@ -71,9 +83,9 @@ impl FrameScratch {
 }
 
 impl Frames {
-    /// The file that they lie in.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// The file that they lie in, where it is one of ours.
+    pub fn path(&self) -> Option<&Path> {
+        self.own.is_none().then_some(self.path.as_path())
     }
 
     /// The frames of `original`, if they were made before.
@@ -103,16 +115,50 @@ impl Frames {
         if starts.first() != Some(&0) || starts.last() != Some(&(end - table)) || !starts.windows(2).all(good) {
             return Err(broken());
         }
-        Ok(Frames { path, starts, unpacked })
+        Ok(Frames { path, starts, unpacked, own: None })
+    }
+
+    /// The frames of a `.zst` that has small ones of its own.
+    pub fn own(original: &Origin) -> io::Result<Option<Frames>> {
+        let (file, bytes) = (original.open()?, original.bytes());
+        let Some(runs) = zstd_frames::find(&file, bytes, FRAME as u64)? else { return Ok(None) };
+        Ok(Some(Frames {
+            path: original.path().into(),
+            starts: runs.iter().map(|run| run.packed).collect(),
+            unpacked: runs.last().map_or(0, |run| run.unpacked),
+            own: Some(Own { origin: original.clone(), places: runs.iter().map(|run| run.unpacked).collect() }),
+        }))
+    }
+
+    /// Heap of reading them: one packed, one unpacked, and the library's own.
+    pub fn read_heap(&self) -> u64 {
+        let Some(own) = &self.own else { return READ_HEAP };
+        let longest = |starts: &[u64]| starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        READ_HEAP.max(longest(&self.starts) + longest(&own.places) + (192 << 10))
+    }
+
+    /// The number of the frame that has unpacked byte `at`, and where it begins.
+    fn holding(&self, at: u64) -> (usize, u64) {
+        match &self.own {
+            None => ((at / FRAME as u64) as usize, at - at % FRAME as u64),
+            Some(own) => {
+                let number = own.places.partition_point(|place| *place <= at).saturating_sub(1);
+                (number, own.places[number])
+            }
+        }
     }
 
     /// Heap of what is kept, in bytes.
     pub fn heap_bytes(&self) -> u64 {
-        (size_of_val(&*self.starts) + self.path.capacity()) as u64
+        let own = self.own.as_ref().map_or(0, |own| own.origin.heap_bytes() + size_of_val(&*own.places) as u64);
+        (size_of_val(&*self.starts) + self.path.capacity()) as u64 + own
     }
 
-    /// Bytes on the disk.
+    /// Bytes on the disk that were not there before.
     pub fn disk_bytes(&self) -> u64 {
+        if self.own.is_some() {
+            return 0;
+        }
         self.starts.last().copied().unwrap_or(0) + size_of_val(&*self.starts) as u64 + FOOTER
     }
 
@@ -121,12 +167,12 @@ impl Frames {
         let mut done = 0;
         while done < out.len() {
             let at = place + done as u64;
-            let frame = (at / FRAME as u64) as usize;
+            let (frame, begins) = self.holding(at);
             if frame + 1 >= self.starts.len() {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "behind the last frame"));
             }
             self.load(scratch, frame)?;
-            let from = scratch.frame.get((at % FRAME as u64) as usize..).unwrap_or_default();
+            let from = scratch.frame.get((at - begins) as usize..).unwrap_or_default();
             if from.is_empty() {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame is shorter than it was"));
             }
@@ -143,13 +189,33 @@ impl Frames {
         }
         scratch.holds = None;
         let range = self.starts[frame]..self.starts[frame + 1];
-        scratch.packed.resize((range.end - range.start) as usize, 0);
-        File::open(&self.path)?.file().read_exact_at(&mut scratch.packed, range.start)?;
+        fresh(&mut scratch.packed, (range.end - range.start) as usize).resize((range.end - range.start) as usize, 0);
         scratch.frame.clear();
+        match &self.own {
+            None => File::open(&self.path)?.file().read_exact_at(&mut scratch.packed, range.start)?,
+            Some(own) => {
+                own.origin.open()?.read_exact_at(&mut scratch.packed, range.start)?;
+                fresh(&mut scratch.frame, (own.places[frame + 1] - own.places[frame]) as usize);
+            }
+        }
         scratch.unpacker.decompress_to_buffer(&scratch.packed[..], &mut scratch.frame)?;
+        let whole = |own: &Own| scratch.frame.len() as u64 == own.places[frame + 1] - own.places[frame];
+        if !self.own.as_ref().is_none_or(whole) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame unpacks to something else than it says"));
+        }
         scratch.holds = Some((self.path.clone(), frame));
         Ok(())
     }
+}
+
+/// Empties `buffer` and gives it room for `bytes`: what it had goes before more is taken.
+fn fresh(buffer: &mut Vec<u8>, bytes: usize) -> &mut Vec<u8> {
+    buffer.clear();
+    if buffer.capacity() < bytes {
+        *buffer = Vec::new();
+        buffer.reserve_exact(bytes);
+    }
+    buffer
 }
 
 /// Where the frames of `original` as it is now lie, or will.
@@ -185,7 +251,7 @@ pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
 
 /// The unpacked bytes of a file, from its beginning; whatever is read is packed in frames behind it.
 pub(crate) struct Unpacking {
-    from: Box<dyn Read>,
+    from: Box<dyn Read + Send>,
     frame: Vec<u8>,
     used: usize,
     packer: Compressor<'static>,
@@ -204,11 +270,7 @@ impl Unpacking {
         fs_err::create_dir_all(folder)?;
         sweep(folder)?;
         let beside = place.with_extension(format!("{}.part", std::process::id()));
-        let file = original.reader(READ_BYTES)?;
-        let from: Box<dyn Read> = match packing {
-            Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
-            Packing::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(file)?),
-        };
+        let from = unpacked(original, packing)?;
         let mut packer = Compressor::new(LEVEL)?;
         packer.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true))?;
         Ok(Unpacking {
@@ -255,6 +317,60 @@ impl Unpacking {
             File::open(folder)?.sync_all()?;
         }
         Ok(Frames::open(self.place.clone())?)
+    }
+}
+
+/// The bytes of a packed file, from the first on.
+fn unpacked(original: &Origin, packing: Packing) -> io::Result<Box<dyn Read + Send>> {
+    let file = original.reader(READ_BYTES)?;
+    Ok(match packing {
+        Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+        Packing::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(file)?),
+    })
+}
+
+/// A packed file that is read from its beginning to its end, and from its beginning again where an earlier byte is asked for.
+pub(crate) struct InOrder {
+    path: PathBuf,
+    from: Box<dyn Read + Send>,
+    at: u64,
+}
+
+impl InOrder {
+    /// Heap of reading one: the buffer, and what a packing looks back at. That of a `.zst` is 8 MiB where it was made with the usual levels;
+    /// the library refuses more than 128.
+    pub fn heap_bytes(packing: Packing) -> u64 {
+        READ_BYTES as u64
+            + match packing {
+                Packing::Gzip => 128 << 10,
+                Packing::Zstd => 9 << 20,
+            }
+    }
+
+    /// Fills `out` from unpacked byte `place` on. `open` is what was read last, of any file.
+    pub fn read_exact_at(
+        open: &mut Option<InOrder>,
+        original: &Origin,
+        packing: Packing,
+        place: u64,
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        let goes_on = |held: &InOrder| held.path == original.path() && held.at <= place;
+        if !open.as_ref().is_some_and(goes_on) {
+            *open = None;
+            *open = Some(InOrder { path: original.path().into(), from: unpacked(original, packing)?, at: 0 });
+        }
+        let Some(held) = open else { return Ok(()) };
+        let between = place - held.at;
+        held.at += io::copy(&mut held.from.by_ref().take(between), &mut io::sink())?;
+        held.from.read_exact(out)?;
+        held.at += out.len() as u64;
+        Ok(())
+    }
+
+    /// The bytes of a file, from the first on.
+    pub fn reader(original: &Origin, packing: Packing) -> io::Result<Box<dyn BufRead>> {
+        Ok(Box::new(io::BufReader::with_capacity(READ_BYTES, unpacked(original, packing)?)))
     }
 }
 
@@ -317,8 +433,9 @@ impl BufRead for FrameReader<'_> {
         if self.at >= self.frames.unpacked {
             return Ok(&[]);
         }
-        self.frames.load(&mut self.scratch, (self.at / FRAME as u64) as usize)?;
-        Ok(self.scratch.frame.get((self.at % FRAME as u64) as usize..).unwrap_or_default())
+        let (frame, begins) = self.frames.holding(self.at);
+        self.frames.load(&mut self.scratch, frame)?;
+        Ok(self.scratch.frame.get((self.at - begins) as usize..).unwrap_or_default())
     }
 
     fn consume(&mut self, count: usize) {

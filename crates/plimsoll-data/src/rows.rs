@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::form::{Cutter, Fault, Form};
 use crate::input::Origin;
 use crate::layout::{Block, BlockBuilder};
-use crate::packed::{FrameReader, FrameScratch, Frames, Packing, READ_HEAP, Unpacking};
+use crate::packed::{FrameReader, FrameScratch, Frames, InOrder, Packing, READ_HEAP, Unpacking};
 use crate::row_text::RowText;
 use crate::window::Texts;
 use crate::{ChosenColumns, Columns, DataError, Kind, Style};
@@ -27,9 +27,16 @@ pub(crate) struct RowFile {
     header: Box<[String]>,
     /// What is read instead of a packed file.
     frames: Option<Frames>,
+    /// Of a packed file that is read in its own order only.
+    in_order: Option<Packing>,
 }
 
 impl RowFile {
+    /// It is read in its own order only.
+    pub fn is_in_order(&self) -> bool {
+        self.in_order.is_some()
+    }
+
     /// Heap of what is kept, in bytes.
     pub fn heap_bytes(&self) -> u64 {
         let names: usize = self.header.iter().map(String::capacity).sum();
@@ -38,7 +45,7 @@ impl RowFile {
 
     /// What is read instead of the file, where it is packed.
     pub fn frames_path(&self) -> Option<&Path> {
-        self.frames.as_ref().map(Frames::path)
+        self.frames.as_ref().and_then(Frames::path)
     }
 
     /// Bytes on the disk beside the file itself.
@@ -48,9 +55,10 @@ impl RowFile {
 
     /// The bytes of the file, unpacked, from the first on.
     fn reader(&self, origin: &Origin) -> Result<Box<dyn BufRead + '_>, DataError> {
-        Ok(match &self.frames {
-            Some(frames) => Box::new(FrameReader::new(frames)?),
-            None => Box::new(origin.reader(READ_BYTES)?),
+        Ok(match (&self.frames, self.in_order) {
+            (Some(frames), _) => Box::new(FrameReader::new(frames)?),
+            (None, Some(packing)) => InOrder::reader(origin, packing)?,
+            (None, None) => Box::new(origin.reader(READ_BYTES)?),
         })
     }
 }
@@ -63,7 +71,9 @@ pub(crate) struct Scan<'a> {
     pub file: u32,
     pub form: Form,
     /// How it is packed, and the folder for its frames.
-    pub packed: Option<(Packing, &'a Path)>,
+    pub packed: Option<(Packing, Option<&'a Path>)>,
+    /// A packed file that cannot be entered where it lies is read in its own order.
+    pub in_order: bool,
     pub kind: Kind,
     pub wanted: &'a Columns,
 }
@@ -75,11 +85,19 @@ pub(crate) fn scan(
     builder: &mut BlockBuilder,
 ) -> Result<RowFile, DataError> {
     let bytes = of.origin.open()?.len()?;
-    let mut kept = RowFile { form: of.form, bytes, header: Box::default(), frames: None };
+    let mut kept = RowFile { form: of.form, bytes, header: Box::default(), frames: None, in_order: None };
     if let Some((packing, folder)) = of.packed {
-        builder.facts.unpacking_bytes = READ_HEAP;
-        kept.frames = Frames::find(of.origin, folder);
-        if kept.frames.is_none() {
+        let needs = &mut builder.facts.unpacking_bytes;
+        kept.frames = if packing == Packing::Zstd { Frames::own(of.origin)? } else { None };
+        if kept.frames.is_none() && of.in_order {
+            kept.in_order = Some(packing);
+            *needs = (*needs).max(InOrder::heap_bytes(packing));
+        } else if kept.frames.is_none() {
+            let folder = folder.ok_or_else(|| DataError::NoFolder { path: of.origin.path().into() })?;
+            kept.frames = Frames::find(of.origin, folder);
+        }
+        *needs = (*needs).max(kept.frames.as_ref().map_or(READ_HEAP, Frames::read_heap));
+        if let (None, None, Some(folder)) = (&kept.frames, kept.in_order, folder) {
             let mut unpacking = Unpacking::start(of.origin, packing, folder)?;
             kept.header = scan_rows(of, &mut unpacking, chosen, builder)?;
             kept.frames = Some(unpacking.finish()?);
@@ -214,6 +232,7 @@ pub(crate) struct RowScratch {
     raw: Vec<u8>,
     text: RowText,
     frames: Option<FrameScratch>,
+    in_order: Option<InOrder>,
 }
 
 impl RowScratch {
@@ -224,6 +243,7 @@ impl RowScratch {
             raw: Vec::with_capacity(row),
             text: RowText::with_room(source, target),
             frames: None,
+            in_order: None,
         }
     }
 }
@@ -248,11 +268,12 @@ pub(crate) fn read(
     if now != kept.bytes {
         return Err(changed(format!("a file of {} bytes", kept.bytes), format!("{now} bytes")));
     }
-    let RowScratch { block: bytes, raw, text, frames: unpacking } = scratch;
+    let RowScratch { block: bytes, raw, text, frames: unpacking, in_order } = scratch;
     bytes.resize(block.raw_bytes as usize, 0);
-    match &kept.frames {
-        None => file.read_exact_at(bytes, block.place)?,
-        Some(frames) => {
+    match (&kept.frames, kept.in_order) {
+        (None, None) => file.read_exact_at(bytes, block.place)?,
+        (None, Some(packing)) => InOrder::read_exact_at(in_order, origin, packing, block.place, bytes)?,
+        (Some(frames), _) => {
             if unpacking.is_none() {
                 *unpacking = Some(FrameScratch::new()?);
             }

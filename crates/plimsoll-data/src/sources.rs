@@ -47,6 +47,9 @@ pub struct Opening<'a> {
     pub elsewhere: Option<Elsewhere<'a>>,
     /// What is too large to be read.
     pub largest: Largest,
+    /// Packed files that cannot be entered where they lie are read in their own order, from the beginning for each pass and at each start,
+    /// and take no disk. Only for an order that does not shuffle.
+    pub in_order: bool,
 }
 
 /// How files that lie elsewhere (named by URLs) are read.
@@ -60,7 +63,7 @@ pub struct Elsewhere<'a> {
 
 impl Default for Opening<'_> {
     fn default() -> Self {
-        Opening { folder: None, cached: u64::MAX, elsewhere: None, largest: Largest::default() }
+        Opening { folder: None, cached: u64::MAX, elsewhere: None, largest: Largest::default(), in_order: false }
     }
 }
 
@@ -123,7 +126,7 @@ impl Sources {
     pub fn open_mixture(
         sets: &[DataSet],
         kind: Kind,
-        Opening { folder, cached, elsewhere, largest }: Opening<'_>,
+        Opening { folder, cached, elsewhere, largest, in_order }: Opening<'_>,
     ) -> Result<Sources, DataError> {
         let mut paths = Vec::new();
         for (number, set) in sets.iter().enumerate() {
@@ -141,9 +144,6 @@ impl Sources {
         let mut origins = Vec::with_capacity(paths.len());
         for (_, path) in &paths {
             let (_, packing) = format(path)?;
-            if packing.is_some() && folder.is_none() {
-                return Err(DataError::NoFolder { path: path.clone() });
-            }
             let origin = Origin::find(path, reach.as_ref())?;
             bytes += origin.bytes() * if packing.is_some() { UNPACKED } else { 1 };
             stored += origin.bytes();
@@ -173,8 +173,8 @@ impl Sources {
             builder.aim_at(if matches!(format, Format::Parquet) { target.max(PARQUET_BLOCK) } else { target });
             let kept = match format {
                 Format::Rows(form) => {
-                    let packed = packing.zip(folder);
-                    let scan = Scan { origin: &origin, file, form, packed, kind, wanted };
+                    let packed = packing.map(|packing| (packing, folder));
+                    let scan = Scan { origin: &origin, file, form, packed, in_order, kind, wanted };
                     Kept::Rows(rows::scan(scan, chosen, builder)?)
                 }
                 Format::Parquet => Kept::Parquet(parquet_file::scan(&origin, file, kind, wanted, chosen, builder)?),
@@ -245,6 +245,12 @@ impl Sources {
         let marks = Some(self.facts.mixture).filter(|_| self.is_mixture());
         let words = letters.chain(self.blocks.iter().flat_map(block)).chain(marks);
         words.fold(self.facts.rows, |state, word| mix(state ^ mix(word)))
+    }
+
+    /// The files that can be read in their own order only, of which a shuffle would read all for each block.
+    pub fn in_order(&self) -> impl Iterator<Item = &Path> {
+        let of = |f: &&DataFile| matches!(&f.kept, Kept::Rows(kept) if kept.is_in_order());
+        self.files.iter().filter(of).map(|f| f.origin.path())
     }
 
     /// Bytes on the disk that were needed to unpack.

@@ -601,6 +601,9 @@ pub struct JobFlags {
     /// What becomes of rows (and Parquet pages) too large for that memory: the file is refused, or they are left out and counted [default: refuse]
     #[arg(long, value_name = "refuse|skip", help_heading = "Data")]
     pub oversized: Option<String>,
+    /// Pack `.gz` and `.zst` anew, once, in parts that can be entered; off reads them in their own order, without a shuffle [default: on]
+    #[arg(long, value_name = "on|off", help_heading = "Data")]
+    pub unpack: Option<Switch>,
     /// Most of the disk for parts of data that lie elsewhere [default: 8GiB, at most a quarter of what is free]
     #[arg(long, value_name = "SIZE", help_heading = "Data")]
     pub data_cache: Option<Bytes>,

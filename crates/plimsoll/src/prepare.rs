@@ -159,6 +159,13 @@ pub fn prepare_and<T>(
         }
         None => None,
     };
+    if let Some(path) = sources.in_order().next().filter(|_| settings.shuffle) {
+        let fail = Fail::usage(format!(
+            "`{}` can only be read from its beginning, and `data.unpack` is false",
+            path.display()
+        ));
+        return Err(fail.hint("give `data.shuffle = false` (`--no-shuffle`), or leave out `data.unpack`: then it is packed anew, once, in parts"));
+    }
     let left_out = sources.facts().oversized + eval.as_ref().map_or(0, |of| of.facts().oversized);
     if left_out > 0 {
         remarks.push(format!(

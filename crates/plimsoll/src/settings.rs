@@ -144,6 +144,8 @@ pub struct Settings {
     pub cache: Option<Bytes>,
     /// Rows that are too large to be read are left out.
     pub skip_oversized: bool,
+    /// Packed files are packed anew in parts that can be entered.
+    pub unpack: bool,
     /// Samples per weight update.
     pub effective_batch: u64,
     /// Length of the run.
@@ -288,6 +290,7 @@ impl Settings {
             ("data.window", (self.window != WINDOW_BLOCKS as u64).then(|| count(self.window)).flatten()),
             ("data.memory", bytes(self.data_memory)),
             ("data.oversized", self.skip_oversized.then(|| text("skip")).flatten()),
+            ("data.unpack", (!self.unpack).then_some(Value::Boolean(false))),
             ("data.cache", bytes(self.cache)),
             ("train.effective_batch", count(self.effective_batch)),
             ("train.epochs", epochs),

@@ -125,3 +125,92 @@ fn broken_packing_is_named_and_leaves_nothing_behind() {
     assert!(e.contains("line 2") && e.contains("not JSON"), "{e}");
     assert_eq!(fs_err::read_dir(&folder).unwrap().count(), 0);
 }
+
+/// As seekable and parallel writers make them.
+fn many_frames(bytes: &[u8], frame: usize) -> Vec<u8> {
+    let mut out = vec![0x5e, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
+    for (number, piece) in bytes.chunks(frame).enumerate() {
+        let mut packer = zstd::bulk::Compressor::new(3).unwrap();
+        packer.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(number % 2 == 0)).unwrap();
+        out.extend(packer.compress(piece).unwrap());
+    }
+    // A table for those who know it.
+    out.extend([0x5e, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 9, 9, 9, 9]);
+    out
+}
+
+#[test]
+fn a_file_of_many_frames_is_read_where_it_lies() {
+    let dir = tempdir().unwrap();
+    let (path, rows) = (dir.path().join("a.jsonl.zst"), many());
+    let bytes = lines(&rows);
+    for frame in [200, 5_000, 100_000, 700_000, 3 << 20] {
+        fs_err::write(&path, many_frames(&bytes, frame)).unwrap();
+        // No folder is needed.
+        let sources = Sources::open(&[path.clone()], Columns::default()).unwrap();
+        assert_eq!((sources.rows(), sources.unpacked_bytes()), (6000, 0), "{frame}");
+        let sources = Arc::new(sources);
+        assert!(all_rows(sources.clone()) == rows, "{frame}");
+        // In any order.
+        let mut texts = RowTexts::new(sources);
+        for row in (0..6000).rev().step_by(611) {
+            assert_eq!(texts.pair(row).unwrap().0, rows[row as usize].0);
+        }
+    }
+    // A byte of a frame that is not what it was.
+    let mut damaged = many_frames(&bytes, 5_000);
+    let at = damaged.len() / 2;
+    damaged[at] ^= 0x55;
+    fs_err::write(&path, damaged).unwrap();
+    let folder = dir.path().join("cache");
+    match open_in(&path, &folder) {
+        Ok(sources) => assert!(all_rows(Arc::new(sources)) != rows),
+        Err(e) => assert!(e.to_string().contains("a.jsonl.zst"), "{e}"),
+    }
+}
+
+#[test]
+fn frames_that_are_long_or_do_not_say_how_long_are_packed_anew() {
+    let dir = tempdir().unwrap();
+    let (path, folder) = (dir.path().join("a.jsonl.zst"), dir.path().join("cache"));
+    let bytes = lines(&many());
+    let unsaid = zstd::encode_all(&bytes[..], 3).unwrap();
+    let long = zstd::bulk::compress(&bytes.repeat(5), 1).unwrap();
+    for (packed, rows) in [(unsaid, 6000), (long, 30_000)] {
+        fs_err::write(&path, packed).unwrap();
+        let sources = open_in(&path, &folder).unwrap();
+        assert_eq!(sources.rows(), rows);
+        assert!(sources.unpacked_bytes() > 0);
+    }
+    let e = Sources::open(&[path], Columns::default()).unwrap_err().to_string();
+    assert!(e.contains("a.jsonl.zst"), "{e}");
+}
+
+#[test]
+fn a_packed_file_can_be_read_in_its_own_order_without_a_copy() {
+    let dir = tempdir().unwrap();
+    let tokenizer = words_tokenizer(dir.path(), 50);
+    let (rows, shape) = (many(), BatchShape { samples: 16, source_len: 8, target_len: 48, documents: 1 });
+    let bytes = lines(&rows);
+    let opening = Opening { in_order: true, ..Opening::default() };
+    for (name, packed) in [("a.jsonl.gz", gz(&bytes)), ("a.jsonl.zst", zstd::encode_all(&bytes[..], 3).unwrap())] {
+        let path = dir.path().join(name);
+        fs_err::write(&path, packed).unwrap();
+        let sources = Sources::open_with(&[path.clone()], Kind::Pairs, Columns::default(), opening).unwrap();
+        let sources = Arc::new(sources);
+        assert_eq!(sources.unpacked_bytes(), 0);
+        assert!(all_rows(sources.clone()) == rows, "{name}");
+        // A resume, and the pass behind it.
+        let mut texts = RowTexts::new(sources.clone());
+        for row in [4000, 4001, 5999, 0, 77] {
+            assert_eq!(texts.pair(row).unwrap().0, rows[row as usize].0, "{name}");
+        }
+        let start = |shuffle: bool| {
+            let settings = settings(shape, 2, 2, Cursor::default());
+            Loader::start(sources.clone(), Order::new(5, shuffle), tokenizer.clone(), Recipe::default(), settings)
+        };
+        assert!(start(false).is_ok());
+        let e = start(true).err().unwrap().to_string();
+        assert!(e.contains(name) && e.contains("data.unpack") && e.contains("data.shuffle"), "{e}");
+    }
+}

@@ -24,6 +24,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("data.window", "--window"),
     ("data.memory", "--data-memory"),
     ("data.oversized", "--oversized"),
+    ("data.unpack", "--unpack"),
     ("data.cache", "--data-cache"),
     ("train.effective_batch", "--effective-batch"),
     ("train.epochs", "--epochs"),

@@ -90,6 +90,8 @@ pub struct DataTable {
     pub memory: Option<Spanned<Value>>,
     /// What becomes of rows that are too large to be read: `refuse` or `skip`.
     pub oversized: Option<Spanned<String>>,
+    /// Packed files are packed anew in parts that can be entered.
+    pub unpack: Option<Spanned<bool>>,
     /// Most bytes of the disk for parts of files that lie elsewhere.
     pub cache: Option<Spanned<Value>>,
 }

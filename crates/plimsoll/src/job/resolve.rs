@@ -113,6 +113,8 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
             return Err(said.refuse("data.oversized", format!("must be `refuse` or `skip`, found `{other}`")));
         }
     };
+    let unpack_flag = flags.unpack.map(|switch| switch == Switch::On);
+    let unpack = said.pick("data.unpack", unpack_flag, job.data.unpack).unwrap_or(true);
     let cache = said.bytes("data.cache", flags.data_cache, job.data.cache)?;
 
     let batch = said.count("train.effective_batch", 1 << 24, flags.effective_batch, job.train.effective_batch)?;
@@ -194,6 +196,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         window,
         data_memory,
         skip_oversized,
+        unpack,
         cache,
         effective_batch,
         length,

@@ -31,6 +31,8 @@ pub struct Reading {
     pub cache: Option<Bytes>,
     /// The largest rows and pages.
     pub largest: Largest,
+    /// Packed files are read in their own order.
+    pub in_order: bool,
 }
 
 impl Reading {
@@ -39,7 +41,7 @@ impl Reading {
         let skip = settings.skip_oversized;
         let within = |ceiling: Bytes| Largest::within(ceiling.0, skip);
         let largest = settings.data_memory.map_or(Largest { skip, ..Largest::default() }, within);
-        Reading { cache: settings.cache, largest }
+        Reading { cache: settings.cache, largest, in_order: !settings.unpack }
     }
 }
 
@@ -57,7 +59,11 @@ pub fn open_sets(sets: &[DataSet], kind: Kind, reading: Reading) -> Result<Sourc
     let folder = cache_folder().join("data");
     let parts = elsewhere::cache(reading.cache, &folder).0;
     let elsewhere = Some(Elsewhere { files: elsewhere::files(|told| render::talk(told)), cache: parts });
-    Sources::open_mixture(sets, kind, Opening { folder: Some(&folder), cached, elsewhere, largest: reading.largest })
+    Sources::open_mixture(
+        sets,
+        kind,
+        Opening { folder: Some(&folder), cached, elsewhere, largest: reading.largest, in_order: reading.in_order },
+    )
 }
 
 /// What parts of these data take of the disk: as much as they are, or as much as they may.
