@@ -175,6 +175,7 @@ static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(|| {
         ("a.txt", Kind::Text, lines.clone().into_bytes()),
         ("a.jsonl.gz", Kind::Pairs, gzip(jsonl.as_bytes())),
         ("a.csv.zst", Kind::Pairs, zstd::encode_all(record(",").as_bytes(), 1).unwrap()),
+        ("frames.csv.zst", Kind::Pairs, many_frames(record(",").as_bytes())),
         ("a.txt.gz", Kind::Text, gzip(lines.as_bytes())),
         ("plain.parquet", Kind::Pairs, parquet(Compression::UNCOMPRESSED, false)),
         ("dictionary.parquet", Kind::Pairs, parquet(Compression::SNAPPY, true)),
@@ -469,4 +470,9 @@ fn a_file_that_changes_between_opening_and_reading_is_named() {
         }
         named(after(&vec![0xff; sample.bytes.len()]));
     }
+}
+
+/// Frames that say how long they are, which is what makes a file be read where it lies.
+fn many_frames(bytes: &[u8]) -> Vec<u8> {
+    bytes.chunks(bytes.len().div_ceil(3)).flat_map(|piece| zstd::bulk::compress(piece, 1).unwrap()).collect()
 }
