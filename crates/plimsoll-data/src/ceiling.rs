@@ -3,6 +3,8 @@
 //! Invariant: the window, on which the order of rows depends, follows from the files and the ceiling alone, so that it is the same on each
 //! machine; how many threads fit changes nothing but the waiting. It measures nothing and knows no settings of a job.
 
+use crate::prepared::ENTRY_BYTES;
+use crate::sources::WindowRoom;
 use crate::window::ROW_ENTRY_BYTES;
 use crate::{LOADER_STACK_BYTES, Order, Sources};
 
@@ -16,8 +18,15 @@ impl Order {
     /// The same, with as many blocks in a window as half of `ceiling` has room for; at least one.
     pub fn within(self, sources: &Sources, ceiling: u64) -> Order {
         let fits = |blocks: usize| {
-            let room = sources.window_room(self.with_window(blocks));
-            room.text_bytes + room.rows * (ROW_ENTRY_BYTES + 4) <= ceiling / 2
+            let order = self.with_window(blocks);
+            let fits = |room: WindowRoom, entry: u64| room.text_bytes + room.rows * (entry + 4) <= ceiling / 2;
+            // Windows of prepared data have what those of the original files would have, so that the stream is the same, unless even
+            // their tokens take more.
+            let texts = || fits(sources.text_room(order), ROW_ENTRY_BYTES);
+            match sources.is_prepared() {
+                true => texts() && fits(sources.window_room(order), ENTRY_BYTES),
+                false => fits(sources.window_room(order), ROW_ENTRY_BYTES),
+            }
         };
         let (mut most, mut above) = (1, self.window_blocks());
         if fits(above) {

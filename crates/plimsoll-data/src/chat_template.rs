@@ -18,6 +18,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 use crate::date::Date;
 use crate::generation_tags::{CALL, as_calls};
 use crate::messages::ASSISTANT;
+use crate::prepared::digest;
 use crate::{DataError, Message};
 
 /// Macros and blocks inside each other, at most, so that a template cannot exhaust a loader thread's stack.
@@ -37,6 +38,7 @@ pub struct ChatTemplate {
     text_bytes: usize,
     generation: bool,
     built_in: bool,
+    fingerprint: u64,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -71,6 +73,9 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
+        let names = special_tokens.iter().flat_map(|(name, token)| [name.as_str(), token]);
+        let said: Vec<&str> = std::iter::once(text).chain(names).collect();
+        let fingerprint = digest(said.join("\0").as_bytes());
         let (text, generation) = as_calls(text);
         let text_bytes = text.len();
         environment.add_template_owned("chat", text).map_err(bad)?;
@@ -80,6 +85,7 @@ impl ChatTemplate {
             text_bytes,
             generation,
             built_in: false,
+            fingerprint,
         })
     }
 
@@ -90,8 +96,14 @@ impl ChatTemplate {
 
     /// The same, with `strftime_now` telling this date, at midnight.
     pub fn with_date(mut self, date: Date) -> ChatTemplate {
+        self.fingerprint ^= digest(format!("{date:?}").as_bytes());
         self.environment.add_function("strftime_now", move |format: String| date.format(&format));
         self
+    }
+
+    /// Tells it from others: of its text, the special tokens and the date.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// It is the plain one.

@@ -19,7 +19,8 @@ pub struct Columns {
 }
 
 /// How columns make a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Style {
     /// Two columns of text.
     #[default]
@@ -33,7 +34,7 @@ pub enum Style {
 }
 
 /// The columns that will be read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ChosenColumns {
     /// The column that the model reads; that of the messages, of the task, of the text.
     pub source: String,

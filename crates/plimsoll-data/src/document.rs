@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::memo::Memo;
-use crate::tokenizer::{clip, clip_bytes};
+use crate::tokenizer::{TEXT_BYTES_PER_TOKEN, clip, clip_bytes, weight};
 use crate::{ChatTemplate, DataError, Kind, Message, Recipe, TextTokenizer};
 
 /// Marks a token that is trained. Token ids are far below.
@@ -20,6 +20,12 @@ pub(crate) struct Tokens {
     pub words: Vec<u32>,
     /// Something was left out.
     pub cut: bool,
+    /// Of a conversation, the next two are wanted.
+    pub asks_least: bool,
+    /// From so many rows of a sample on, these tokens, as far as they go, are those of the conversation.
+    pub least: usize,
+    /// All of the conversation was looked at.
+    pub seen_whole: bool,
     /// Words that were tokenised before, where there is a thread that has them.
     pub memo: Option<Memo>,
 }
@@ -89,10 +95,32 @@ fn chat(
         out.words[first..=last].iter_mut().for_each(|word| *word |= TRAINED);
         from = first;
     }
+    if out.asks_least {
+        out.seen_whole = rendered.whole && seen.len() == rendered.text.len();
+        let light = weight(seen).div_ceil(TEXT_BYTES_PER_TOKEN).saturating_sub(1);
+        out.least = if out.seen_whole { light.max(last_uncertain_cut(&out.words, offsets)) } else { rows };
+    }
     if out.words.is_empty() {
         out.words.push(tokenizer.eos_id());
     }
     Ok(())
+}
+
+/// The most tokens after which a cut would train one less than the whole does; 0 where there is no such place. A token that has no
+/// bytes belongs to the assistant by what follows it, so as the last one that is kept it does not.
+fn last_uncertain_cut(words: &[u32], offsets: &[(usize, usize)]) -> usize {
+    let (mut end, mut open, mut last) = (0, None, 0);
+    for (at, (word, offset)) in words.iter().zip(offsets).enumerate() {
+        end = end.max(offset.1);
+        if word & TRAINED != 0 && offset.0 >= end {
+            open = Some(offset.0);
+        }
+        // While nothing behind it has bytes, it is at the end. Where all are kept, nothing is cut.
+        if at + 1 < words.len() && open.is_some_and(|place| place >= end) {
+            last = at + 1;
+        }
+    }
+    last
 }
 
 fn plain(

@@ -17,6 +17,7 @@ use crate::error::panic_message;
 use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook, Until};
 use crate::pairs::lock;
 use crate::patience::GiveUp;
+use crate::prepared::Fit;
 use crate::tokenizer::clip;
 use crate::tube::{Ending, Tube, TubeRoom};
 use crate::window::{RowPlace, Stream};
@@ -39,6 +40,8 @@ struct Shared {
     sources: Arc<Sources>,
     tokenizer: Arc<TextTokenizer>,
     recipe: Recipe,
+    /// Of prepared data: how rows are cut.
+    fit: Option<Fit>,
     /// Rows of a sample.
     rows: usize,
     until: Until,
@@ -79,6 +82,7 @@ impl DocumentLoader {
         until: Until,
     ) -> Result<DocumentLoader, DataError> {
         let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
+        let fit = sources.fit(&tokenizer, &recipe, [shape.source_len, shape.target_len])?;
         let stream = Stream::start(sources.clone(), order, cursor);
         let assembler = Assembler::new(shape, cursor, recipe.is_by_length());
         let shared = Arc::new(Shared {
@@ -87,6 +91,7 @@ impl DocumentLoader {
             sources,
             tokenizer,
             recipe,
+            fit,
             rows: shape.source_len,
             until,
         });
@@ -173,18 +178,21 @@ fn work(shared: &Shared, hook: Option<ThreadHook>) {
 /// Takes one part after the other: the text under the feed's lock, the tokenising outside of it.
 fn produce(shared: &Shared) {
     let mut text = String::new();
-    let memo = if shared.recipe.kind() == Kind::Text { shared.tokenizer.memo() } else { None };
+    let tokenises = shared.recipe.kind() == Kind::Text && shared.fit.is_none();
+    let memo = if tokenises { shared.tokenizer.memo() } else { None };
     let mut tokens = Tokens { memo, ..Tokens::default() };
     loop {
-        let (taken, cut) = match shared.take(&mut text) {
+        let (taken, cut) = match shared.take(&mut text, &mut tokens) {
             Ok(Some(taken)) => taken,
             Ok(None) => return,
             Err((ticket, error)) => return shared.tube.fail(ticket, error),
         };
         let Taken { ticket, part, ends_epoch, place } = taken;
-        let encoded = document::encode(&shared.recipe, &shared.tokenizer, shared.rows, &text, part, &mut tokens);
-        if let Err(error) = encoded {
-            return shared.tube.fail(ticket, shared.sources.named(place, error));
+        if shared.fit.is_none() {
+            let encoded = document::encode(&shared.recipe, &shared.tokenizer, shared.rows, &text, part, &mut tokens);
+            if let Err(error) = encoded {
+                return shared.tube.fail(ticket, shared.sources.named(place, error));
+            }
         }
         let cut = tokens.cut | cut;
         // A row without tokens is one that was left out.
@@ -198,8 +206,9 @@ fn produce(shared: &Shared) {
 }
 
 impl Shared {
-    /// The next part of the stream, its text in `text`, and whether more of the row is left out. `None`: it is over.
-    fn take(&self, text: &mut String) -> Result<Option<(Taken, bool)>, (u64, DataError)> {
+    /// The next part of the stream, its text in `text` (of prepared data its tokens in `tokens`), and whether more of the row is left
+    /// out. `None`: it is over.
+    fn take(&self, text: &mut String, tokens: &mut Tokens) -> Result<Option<(Taken, bool)>, (u64, DataError)> {
         let feed = &mut *lock(&self.feed);
         if feed.over {
             return Ok(None);
@@ -208,25 +217,17 @@ impl Shared {
         let start = match feed.within {
             Some(start) => start,
             None => {
-                feed.stream.next().map_err(|error| {
+                feed.stream.step().map_err(|error| {
                     feed.over = true;
                     (ticket, error)
                 })?;
                 0
             }
         };
-        let rest = &feed.stream.current().0[start..];
-        let (seen, end) = match self.recipe.kind() {
-            Kind::Text if self.recipe.splits() => {
-                let end = part_end(rest, self.rows);
-                (&rest[..end], (end < rest.len()).then_some(start + end))
-            }
-            Kind::Text => (clip(rest, self.rows + 1), None),
-            Kind::Pairs | Kind::Chat => (rest, None),
+        let (end, cut) = match &self.fit {
+            Some(fit) => (fit.document(feed.stream.tokens(), start, tokens), false),
+            None => self.take_text(&feed.stream.current().0[start..], start, text),
         };
-        text.clear();
-        text.push_str(seen);
-        let cut = end.is_none() && seen.len() < rest.len();
         let place = feed.stream.place();
         let ends_epoch = feed.position + 1 == self.sources.rows();
         feed.within = end;
@@ -240,5 +241,20 @@ impl Shared {
         }
         let part = Part { first: start == 0, last: end.is_none() };
         Ok(Some((Taken { ticket, part, ends_epoch, place }, cut)))
+    }
+
+    /// Copies what may be looked at of `rest`, which begins at `start` of its row. Where the next part begins, and whether more is left out.
+    fn take_text(&self, rest: &str, start: usize, text: &mut String) -> (Option<usize>, bool) {
+        let (seen, end) = match self.recipe.kind() {
+            Kind::Text if self.recipe.splits() => {
+                let end = part_end(rest, self.rows);
+                (&rest[..end], (end < rest.len()).then_some(start + end))
+            }
+            Kind::Text => (clip(rest, self.rows + 1), None),
+            Kind::Pairs | Kind::Chat => (rest, None),
+        };
+        text.clear();
+        text.push_str(seen);
+        (end, end.is_none() && seen.len() < rest.len())
     }
 }

@@ -483,6 +483,90 @@ pub enum DataError {
         /// The rows there are.
         rows: u64,
     },
+    /// Prepared data that are not as they were written.
+    #[error("`{path}`, {place}: expected {expected}, found {found}; prepare the data again (`plimsoll data prepare`)")]
+    BadPrepared {
+        /// The manifest or the shard.
+        path: PathBuf,
+        /// `table`, `block 3 at byte 77`.
+        place: String,
+        /// What it says itself, or must be.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// Prepared data whose tokens are not those that are asked for.
+    #[error(
+        "`{path}` was prepared with {what} {prepared}, and is asked for with {asked}; prepare the data again, or name the original files"
+    )]
+    PreparedOtherwise {
+        /// The folder.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// As it was then.
+        prepared: String,
+        /// As it is now.
+        asked: String,
+    },
+    /// Prepared data from which samples of a length do not follow.
+    #[error(
+        "`{path}` cannot give samples of {asked} tokens just as the original files would: it serves {serves}; prepare the data again for this length, or name the original files"
+    )]
+    PreparedLength {
+        /// The folder.
+        path: PathBuf,
+        /// The length in tokens.
+        asked: usize,
+        /// The lengths that it serves.
+        serves: String,
+    },
+    /// Texts were asked of prepared data.
+    #[error("`{path}` holds tokens, and here texts are needed; name the original files")]
+    NoTexts {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Preparing was begun and not finished.
+    #[error(
+        "`{path}`: the data here are not prepared to their end; run the same `plimsoll data prepare` again, it goes on"
+    )]
+    UnfinishedPrepared {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Prepared data and others.
+    #[error(
+        "`{path}` is prepared data, which cannot be read together with other files or URLs, in a mixture or with a weight; name it alone"
+    )]
+    PreparedNotAlone {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A mixture is to be prepared.
+    #[error(
+        "a mixture cannot be prepared: expected one set of weight 1, found {sets} set(s), the first of `{path}`; prepare and train from one set, or train from the original files"
+    )]
+    MixturePrepared {
+        /// How many sets there are.
+        sets: usize,
+        /// The first file.
+        path: PathBuf,
+    },
+    /// There is another prepared set already.
+    #[error(
+        "`{path}` holds data that were prepared from other files or with other settings; name another folder, or remove it"
+    )]
+    OtherPrepared {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Two processes prepare into one folder.
+    #[error("`{path}`: another process is preparing data there now")]
+    PreparingElsewhere {
+        /// The folder.
+        path: PathBuf,
+    },
 }
 
 /// Readers of bytes can only give errors of the system; those of ours travel inside of them, and come out here.

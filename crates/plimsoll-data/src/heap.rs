@@ -7,6 +7,7 @@ use plimsoll_plan::batch::BatchShape;
 
 use crate::assemble::Assembler;
 use crate::pair_groups::PairAssembler;
+use crate::prepared::{ENTRY_BYTES, PART_WORDS};
 use crate::ring::Slot;
 use crate::tokenizer::{MOST_WEIGHT, clip_bytes};
 use crate::visits::{Deal, VISIT_BYTES};
@@ -28,6 +29,12 @@ const CHAT_BYTES_PER_TEXT_BYTE: u64 = 32;
 
 /// Heap of tokens for each byte (by weight) of a text that is taken whole: at most 4 tokens, in a buffer that doubles.
 const TOKENS_BYTES_PER_TEXT_BYTE: u64 = 48;
+
+/// Heap of reading a block of prepared data beside its bytes: names, an opened file.
+const PREPARED_READ_BYTES: u64 = 8 << 10;
+
+/// Heap of a thread that tokenises nothing: its name, thread-locals.
+const PREPARED_THREAD_BYTES: u64 = 16 << 10;
 
 /// Heap of one Parquet column reader beside its pages: codec state, header buffers.
 const COLUMN_READER_BYTES: u64 = 256 << 10;
@@ -93,6 +100,9 @@ pub struct LoadFacts {
     /// Heap of the words that a thread remembers.
     #[serde(default)]
     pub memo_bytes: u64,
+    /// The rows are tokens already.
+    #[serde(default)]
+    pub prepared: bool,
 }
 
 fn most_effort() -> u64 {
@@ -140,6 +150,7 @@ impl Sources {
             template_bytes: 0,
             tokenizer_effort: TOKENIZER_BYTES_PER_TEXT_BYTE,
             memo_bytes: 0,
+            prepared: self.is_prepared(),
         }
     }
 }
@@ -161,17 +172,19 @@ pub fn loader_heap(facts: &LoadFacts, shape: BatchShape, threads: usize, prefetc
         }
     };
     let thread = match facts.kind {
+        _ if facts.prepared => prepared_thread_bytes(shape),
         Kind::Pairs => thread_bytes(facts, shape),
         Kind::Chat => chat_thread_bytes(facts, shape),
         Kind::Text => text_thread_bytes(facts, shape),
     };
+    let row_entry = if facts.prepared { ENTRY_BYTES } else { ROW_ENTRY_BYTES };
     LoaderHeap {
         index_bytes: facts.index_bytes,
         window_bytes: facts.window_text_bytes
-            + facts.window_rows * (ROW_ENTRY_BYTES + 4)
+            + facts.window_rows * (row_entry + 4)
             + facts.window_blocks * (4 + VISIT_BYTES)
             + facts.mixture_bytes,
-        read_bytes: read_bytes(&facts.data, facts.kind),
+        read_bytes: if facts.prepared { PREPARED_READ_BYTES } else { read_bytes(&facts.data, facts.kind) },
         ring_bytes,
         tokenize_bytes: threads as u64 * thread + facts.template_bytes,
     }
@@ -232,6 +245,12 @@ fn thread_bytes(load: &LoadFacts, shape: BatchShape) -> u64 {
         // Of what goes through a tube, both sides once more.
         + 4 * (1 + shape.source_len + shape.target_len) as u64
         + THREAD_BYTES
+}
+
+/// Tokens are copied, of long texts a part at a time, into buffers that double; of pairs that go through a tube, both sides once more.
+fn prepared_thread_bytes(shape: BatchShape) -> u64 {
+    let words = PART_WORDS.max(shape.source_len + 1) + shape.source_len + 2 * (shape.target_len + 1);
+    3 * (words * size_of::<u32>()) as u64 + PREPARED_THREAD_BYTES
 }
 
 /// A conversation is parsed and rendered whole, as far as it may be looked at; a template may write more than it was given,

@@ -27,8 +27,11 @@ pub struct Lengths {
     pub truncated: usize,
 }
 
-/// Looks at up to `sample_rows` rows of `sources` (`SAMPLE_ROWS` is usual).
+/// Looks at up to `sample_rows` rows of `sources` (`SAMPLE_ROWS` is usual). Prepared data say themselves what they were made for.
 pub fn suggest_lengths(sources: &Sources, tokenizer: &TextTokenizer, sample_rows: usize) -> Result<Lengths, DataError> {
+    if let Some(prepared) = sources.prepared() {
+        return Ok(prepared.lengths());
+    }
     let mut tokens = Vec::new();
     // One more than may be kept tells a text that fits exactly from one that does not.
     let mut length = |text: &str| tokenizer.encode(text, LONGEST + 1, &mut tokens).map(|_| tokens.len());
@@ -58,6 +61,10 @@ pub fn suggest_length(
     if recipe.kind() == Kind::Pairs {
         return suggest_lengths(sources, tokenizer, sample_rows);
     }
+    if let Some(prepared) = sources.prepared() {
+        let made = prepared.lengths();
+        return Ok(Lengths { source: made.source.min(most), target: made.target.min(most), ..made });
+    }
     let whole = recipe.cutting();
     let mut tokens = Tokens::default();
     let (mut longest, mut sampled, mut truncated) = (1, 0, 0);
@@ -74,7 +81,7 @@ pub fn suggest_length(
 }
 
 /// Looks at up to `sample_rows` rows, spread evenly.
-fn visit(
+pub(crate) fn visit(
     sources: &Sources,
     sample_rows: usize,
     mut look: impl FnMut(RowPlace, &str, &str) -> Result<(), DataError>,

@@ -4,7 +4,7 @@
 //! Files are opened once for a checking, indexing pass ([`Sources`]); then an [`Order`] says which row comes when, and a
 //! [`Loader`]'s threads read and tokenise ahead of the step. Invariant: memory depends on block, window, row and batch
 //! sizes, never on the number of rows beyond 24 bytes a block; the stream is a pure function of files, seed and
-//! [`Cursor`]. It knows no devices and no engine.
+//! [`Cursor`]. [`prepare`] tokenises once and writes shards, which open as [`Sources`] too. It knows no devices and no engine.
 
 mod arrow_buffer;
 mod arrow_cells;
@@ -53,6 +53,7 @@ mod pairs;
 mod parquet_cells;
 mod parquet_file;
 mod patience;
+mod prepared;
 mod recipe;
 mod remote;
 mod ring;
@@ -91,6 +92,10 @@ pub use mixture::{DataSet, Set, Weight};
 pub use order::{Order, WINDOW_BLOCKS};
 pub use pack::documents_of;
 pub use patience::GiveUp;
+pub use prepared::{
+    PrepareSettings, PreparedLengths, PreparedReport, SHARD_BYTES, estimate_prepared, forget_prepared, is_prepared,
+    prepare, prepared_kind, unfinished, verify_prepared,
+};
 pub use recipe::{Long, Recipe};
 pub use remote::{RemoteFault, RemoteFile, RemoteFiles, expand_url, remote_url};
 pub use sources::{Elsewhere, Opening, Sources};

@@ -15,6 +15,7 @@ use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, Threa
 use crate::pair_groups::{PairAssembler, group_samples};
 use crate::pairs::{copy, lock};
 use crate::patience::GiveUp;
+use crate::prepared::Fit;
 use crate::tokenizer::{clip, clip_bytes};
 use crate::tube::{Ending, Tube, TubeRoom};
 use crate::window::{RowPlace, Stream};
@@ -36,6 +37,8 @@ struct Shared {
     tube: Tube,
     sources: Arc<Sources>,
     tokenizer: Arc<TextTokenizer>,
+    /// Of prepared data: how rows are cut.
+    fit: Option<Fit>,
     shape: BatchShape,
     drops: bool,
     until: Until,
@@ -74,12 +77,14 @@ impl PairedLoader {
         until: Until,
     ) -> Result<PairedLoader, DataError> {
         let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
+        let fit = sources.fit(&tokenizer, recipe, [shape.source_len, shape.target_len])?;
         let stream = Stream::start(sources.clone(), order, cursor);
         let shared = Arc::new(Shared {
             feed: Mutex::new(Feed { stream, ticket: 0, position: cursor.position, over: false }),
             tube: Tube::new(tube_room(shape, prefetch_batches, recipe.is_by_length())),
             sources,
             tokenizer,
+            fit,
             shape,
             drops: recipe.long() == Long::Drop,
             until,
@@ -167,28 +172,30 @@ fn work(shared: &Shared, hook: Option<ThreadHook>) {
 /// Takes one row after the other: the texts under the feed's lock, the tokenising outside of it.
 fn produce(shared: &Shared) {
     let (shape, facts) = (shared.shape, shared.sources.facts());
-    let mut texts = [
-        String::with_capacity(clip_bytes(shape.source_len).min(facts.longest_source as usize)),
-        String::with_capacity(clip_bytes(shape.target_len).min(facts.longest_target as usize)),
-    ];
-    let mut target = Vec::with_capacity(shape.target_len);
-    let mut source = Vec::with_capacity(shape.source_len);
+    let tokenises = shared.fit.is_none();
+    let text = |len: usize, longest: u64| match tokenises {
+        true => String::with_capacity(clip_bytes(len).min(longest as usize)),
+        false => String::new(),
+    };
+    let mut texts = [text(shape.source_len, facts.longest_source), text(shape.target_len, facts.longest_target)];
+    let mut tokens = [Vec::with_capacity(shape.source_len), Vec::with_capacity(shape.target_len)];
     let mut words = Vec::with_capacity(1 + shape.source_len + shape.target_len);
-    let mut memo = shared.tokenizer.memo();
+    let mut memo = if tokenises { shared.tokenizer.memo() } else { None };
     loop {
-        let taken = match shared.take(&mut texts) {
+        let taken = match shared.take(&mut texts, &mut tokens) {
             Ok(Some(taken)) => taken,
             Ok(None) => return,
             Err((ticket, error)) => return shared.tube.fail(ticket, error),
         };
         let Taken { ticket, ends_epoch, place, mut cut } = taken;
         words.clear();
+        let [source, target] = &mut tokens;
         // What is left out anyway need not be tokenised.
-        if !(cut && shared.drops) {
+        if tokenises && !(cut && shared.drops) {
             let tokenizer = &shared.tokenizer;
             let encoded = tokenizer
-                .encode_by(&mut memo, &texts[0], shape.source_len, &mut source)
-                .and_then(|s| Ok(s | tokenizer.encode_by(&mut memo, &texts[1], shape.target_len, &mut target)?));
+                .encode_by(&mut memo, &texts[0], shape.source_len, source)
+                .and_then(|s| Ok(s | tokenizer.encode_by(&mut memo, &texts[1], shape.target_len, target)?));
             match encoded {
                 Ok(truncated) => cut |= truncated,
                 Err(error) => return shared.tube.fail(ticket, shared.sources.named(place, error)),
@@ -197,8 +204,8 @@ fn produce(shared: &Shared) {
         // A row without words is one that was left out.
         if !(cut && shared.drops) {
             words.push(source.len() as u32);
-            words.extend_from_slice(&source);
-            words.extend_from_slice(&target);
+            words.extend_from_slice(source);
+            words.extend_from_slice(target);
         }
         if !shared.tube.send(ticket, &words, Ending { row: true, epoch: ends_epoch, cut }) {
             return;
@@ -207,22 +214,25 @@ fn produce(shared: &Shared) {
 }
 
 impl Shared {
-    /// The next row of the stream, its texts in `texts`, as much of them as may be looked at. `None`: it is over.
-    fn take(&self, texts: &mut [String; 2]) -> Result<Option<Taken>, (u64, DataError)> {
+    /// The next row of the stream, its texts in `texts`, as much of them as may be looked at; of prepared data its tokens in `tokens`.
+    /// `None`: it is over.
+    fn take(&self, texts: &mut [String; 2], tokens: &mut [Vec<u32>; 2]) -> Result<Option<Taken>, (u64, DataError)> {
         let feed = &mut *lock(&self.feed);
         if feed.over {
             return Ok(None);
         }
         let ticket = feed.ticket;
         let mut cut = false;
-        match feed.stream.next() {
-            Ok((source, target)) => {
+        if let Err(error) = feed.stream.step() {
+            feed.over = true;
+            return Err((ticket, error));
+        }
+        match &self.fit {
+            Some(fit) => cut = fit.pair(feed.stream.tokens(), tokens.each_mut()),
+            None => {
+                let (source, target) = feed.stream.current();
                 cut |= copy(clip(source, self.shape.source_len), source, &mut texts[0]);
                 cut |= copy(clip(target, self.shape.target_len), target, &mut texts[1]);
-            }
-            Err(error) => {
-                feed.over = true;
-                return Err((ticket, error));
             }
         }
         let ends_epoch = feed.position + 1 == self.sources.rows();

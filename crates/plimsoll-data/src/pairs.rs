@@ -14,10 +14,11 @@ use plimsoll_plan::batch::{BatchShape, BatchSlot};
 use crate::error::panic_message;
 use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook};
 use crate::patience::{GiveUp, Patience};
+use crate::prepared::Fit;
 use crate::ring::Slot;
 use crate::tokenizer::{clip, clip_bytes};
 use crate::window::Stream;
-use crate::{Cursor, DataError, Order, Sources, TextTokenizer};
+use crate::{Cursor, DataError, Order, Recipe, Sources, TextTokenizer};
 
 /// The running loader of pairs.
 pub(crate) struct PairLoader {
@@ -36,6 +37,8 @@ struct Shared {
     ready: Condvar,
     patience: Patience,
     tokenizer: Arc<TextTokenizer>,
+    /// Of prepared data: how rows are cut.
+    fit: Option<Fit>,
     shape: BatchShape,
     rows: u64,
     first: u64,
@@ -70,6 +73,7 @@ impl PairLoader {
     ) -> Result<PairLoader, DataError> {
         let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
         let facts = *sources.facts();
+        let fit = sources.fit(&tokenizer, &Recipe::pairs(), [shape.source_len, shape.target_len])?;
         let (rows, first) = (sources.rows(), cursor.sample(sources.rows()));
         let mut stream = Stream::start(sources, order, cursor);
         stream.skip((ranks.rank * shape.samples) as u64);
@@ -93,6 +97,7 @@ impl PairLoader {
             ready: Condvar::new(),
             patience: Patience::default(),
             tokenizer,
+            fit,
             shape,
             limit,
             ranks,
@@ -222,7 +227,7 @@ fn produce(shared: &Shared) {
     let mut target = String::with_capacity(shared.longest_texts[1]);
     let mut source_tokens = Vec::with_capacity(shape.source_len);
     let mut target_tokens = Vec::with_capacity(shape.target_len);
-    let mut memo = shared.tokenizer.memo();
+    let mut memo = if shared.fit.is_none() { shared.tokenizer.memo() } else { None };
     loop {
         let mut feed = lock(&shared.feed);
         let ticket = feed.ticket;
@@ -234,26 +239,30 @@ fn produce(shared: &Shared) {
             feed.stream.skip(((shared.ranks.of - 1) * shape.samples) as u64);
         }
         let mut cut = false;
-        match feed.stream.next() {
-            Ok((s, t)) => {
+        if let Err(error) = feed.stream.step() {
+            drop(feed);
+            return shared.fail(ticket, error);
+        }
+        match &shared.fit {
+            Some(fit) => cut = fit.pair(feed.stream.tokens(), [&mut source_tokens, &mut target_tokens]),
+            None => {
+                let (s, t) = feed.stream.current();
                 cut |= copy(clip(s, shape.source_len), s, &mut source);
                 cut |= copy(clip(t, shape.target_len), t, &mut target);
-            }
-            Err(error) => {
-                drop(feed);
-                return shared.fail(ticket, error);
             }
         }
         feed.ticket += 1;
         drop(feed);
 
-        let tokenizer = &shared.tokenizer;
-        let encoded = tokenizer
-            .encode_by(&mut memo, &source, shape.source_len, &mut source_tokens)
-            .and_then(|s| Ok(s | tokenizer.encode_by(&mut memo, &target, shape.target_len, &mut target_tokens)?));
-        match encoded {
-            Ok(truncated) => cut |= truncated,
-            Err(error) => return shared.fail(ticket, error),
+        if shared.fit.is_none() {
+            let tokenizer = &shared.tokenizer;
+            let encoded = tokenizer
+                .encode_by(&mut memo, &source, shape.source_len, &mut source_tokens)
+                .and_then(|s| Ok(s | tokenizer.encode_by(&mut memo, &target, shape.target_len, &mut target_tokens)?));
+            match encoded {
+                Ok(truncated) => cut |= truncated,
+                Err(error) => return shared.fail(ticket, error),
+            }
         }
         let place = (batch % shared.slots.len() as u64) as usize;
         let done = lock(&shared.slots[place]).put(row, shape, &source_tokens, &target_tokens, cut);

@@ -18,6 +18,7 @@ use crate::order::mix;
 use crate::packed::Packing;
 use crate::page_cache::{self, LET_GO_EVERY, Pages, READ_AHEAD, ReadOnce};
 use crate::parquet_file::{self, ParquetFile};
+use crate::prepared::{self, Prepared};
 use crate::remote::{RemoteFiles, expand_url, remote_url};
 use crate::rows::{self, RowFile, RowScratch, Scan};
 use crate::visits::{Deal, Laid, largest};
@@ -34,6 +35,8 @@ pub struct Sources {
     facts: DataFacts,
     /// Bytes that were read since pages were let go, where they are.
     read: Option<AtomicU64>,
+    /// The tokens of the rows, instead of files.
+    prepared: Option<Prepared>,
 }
 
 /// How files are opened.
@@ -128,6 +131,9 @@ impl Sources {
         kind: Kind,
         Opening { folder, cached, elsewhere, largest, in_order }: Opening<'_>,
     ) -> Result<Sources, DataError> {
+        if let Some(prepared) = prepared::open(sets, kind, cached)? {
+            return Ok(prepared);
+        }
         let mut paths = Vec::new();
         for (number, set) in sets.iter().enumerate() {
             let found = expand(&set.files, elsewhere.map(|elsewhere| &**elsewhere.files))?;
@@ -188,12 +194,32 @@ impl Sources {
         }
         let (blocks, mut facts) = builder.finish();
         facts.files = files.len() as u64;
-        let mut sources = Sources { files: files.into(), blocks, sets: opened.into(), facts, read };
+        let mut sources =
+            Sources { files: files.into(), blocks, sets: opened.into(), facts, read, prepared: None };
         if sources.is_mixture() {
             let marks = sources.sets.iter().flat_map(|set| [set.rows, set.weight.parts()]);
             sources.facts.mixture = marks.fold(1, |state, word| mix(state ^ mix(word)));
         }
         Ok(sources)
+    }
+
+    /// Prepared data in `folder`, with the blocks of the files that they were made from.
+    pub(crate) fn of_prepared(
+        folder: &Path,
+        prepared: Prepared,
+        blocks: Box<[Block]>,
+        columns: ChosenColumns,
+        facts: DataFacts,
+    ) -> Sources {
+        let DataFacts { rows, files, .. } = facts;
+        let (path, weight, all) = (folder.to_path_buf(), Weight::ONE, 0..blocks.len());
+        let set = Set { columns, path, files, rows, weight, pass_rows: rows, blocks: all };
+        Sources { files: Box::default(), blocks, sets: [set].into(), facts, read: None, prepared: Some(prepared) }
+    }
+
+    /// The tokens of the rows, where these are prepared data.
+    pub(crate) fn prepared(&self) -> Option<&Prepared> {
+        self.prepared.as_ref()
     }
 
     /// Rows of one pass: those of all files, unless they have weights.
@@ -224,6 +250,11 @@ impl Sources {
     /// What was found out, for the plan.
     pub fn facts(&self) -> &DataFacts {
         &self.facts
+    }
+
+    /// The files, in order, with their lengths in bytes.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.files.iter().map(|f| (f.origin.path(), f.origin.bytes()))
     }
 
     /// The files, in order.
@@ -290,6 +321,7 @@ impl Sources {
             + names as u64
             + headers
             + self.facts.row_group_bytes
+            + self.prepared.as_ref().map_or(0, Prepared::heap_bytes)
     }
 
     /// The most that any window of `order` can hold: its N largest blocks, whichever they are.
@@ -297,8 +329,16 @@ impl Sources {
         if self.is_mixture() && order.shuffles() {
             return Deal::new(self.laid(), order).room(self.laid());
         }
+        let texts = self.text_room(order);
+        let Some(prepared) = &self.prepared else { return texts };
+        let bytes = largest(0..self.blocks.len(), order.window_blocks(), |number| prepared.block_bytes(number));
+        WindowRoom { text_bytes: bytes.into_iter().map(u64::from).sum(), ..texts }
+    }
+
+    /// As [`Sources::window_room`], of the texts of the rows, also where their tokens are read instead; not for mixtures.
+    pub(crate) fn text_room(&self, order: Order) -> WindowRoom {
         let most = |of: fn(&Block) -> u32| -> u64 {
-            largest(&self.blocks, order.window_blocks(), of).into_iter().map(u64::from).sum()
+            largest(self.blocks.iter(), order.window_blocks(), of).into_iter().map(u64::from).sum()
         };
         let visits = order.window_blocks().min(self.blocks.len()) as u64;
         WindowRoom { text_bytes: most(|b| b.text_bytes), rows: most(|b| b.rows), visits }
@@ -307,6 +347,10 @@ impl Sources {
     /// `error`, with the file and the place of the row that it came of.
     pub(crate) fn named(&self, at: RowPlace, error: DataError) -> DataError {
         let block = self.blocks[at.block as usize];
+        if let Some(prepared) = &self.prepared {
+            let (path, place) = prepared.place(at.block as usize, at.row);
+            return DataError::Row { path, place, error: Box::new(error) };
+        }
         let file = &self.files[block.file as usize];
         let place = match &file.kept {
             Kept::Rows(kept) => rows::line_of(&file.origin, kept, block, at.row)
@@ -332,7 +376,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Appends the rows of a block to `texts`.
+    /// Appends the rows of a block to `texts`. Prepared data have none; their tokens are read by [`Prepared::read_block`].
     pub(crate) fn read_block(
         &self,
         number: usize,
@@ -340,6 +384,9 @@ impl Sources {
         texts: &mut Texts,
     ) -> Result<(), DataError> {
         let block = self.blocks[number];
+        if let Some(prepared) = &self.prepared {
+            return Err(DataError::NoTexts { path: prepared.folder().into() });
+        }
         let file = &self.files[block.file as usize];
         let columns = &self.sets[self.sets.partition_point(|set| set.blocks.end <= number)].columns;
         let pages = [&self.facts.source_pages, &self.facts.target_pages, &self.facts.input_pages];

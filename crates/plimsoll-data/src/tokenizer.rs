@@ -13,6 +13,7 @@ use tokenizers::{Encoding, Model, Tokenizer};
 
 use crate::DataError;
 use crate::memo::Memo;
+use crate::prepared::digest;
 use crate::seams::Seams;
 
 /// Bytes of text looked at for each token that may be kept. English has about 4 bytes a token; a text cut by this rule
@@ -27,6 +28,8 @@ pub struct TextTokenizer {
     appends_eos: bool,
     /// Where texts may be cut, and what the tokenizer puts before and behind them.
     parts: Option<Parts>,
+    fingerprint: u64,
+    most_id: u32,
 }
 
 struct Parts {
@@ -50,6 +53,7 @@ impl TextTokenizer {
     pub fn load(path: &Path, spec_vocab: usize, eos_id: u32, pad_id: u32) -> Result<TextTokenizer, DataError> {
         let bytes = fs_err::read(path)?;
         let unreadable = |e: tokenizers::Error| DataError::BadTokenizer { path: path.into(), reason: e.to_string() };
+        let fingerprint = digest(&bytes);
         let mut inner = Tokenizer::from_bytes(&bytes).map_err(unreadable)?;
         drop(bytes);
         inner.with_truncation(None).map_err(unreadable)?;
@@ -75,7 +79,8 @@ impl TextTokenizer {
         let empty = inner.encode_fast("", true).map_err(unreadable)?;
         let appends_eos = empty.get_ids().last() == Some(&eos_id);
         let parts = Seams::of(&inner).and_then(|seams| Parts::probe(&inner, seams));
-        Ok(TextTokenizer { inner, eos_id, pad_id, appends_eos, parts })
+        let most_id = inner.get_vocab(true).into_values().chain([eos_id, pad_id]).max().unwrap_or(0);
+        Ok(TextTokenizer { inner, eos_id, pad_id, appends_eos, parts, fingerprint, most_id })
     }
 
     /// A memo for a thread that tokenises texts; none where texts are tokenised whole.
@@ -86,6 +91,16 @@ impl TextTokenizer {
     /// Heap of the memo of a thread, in bytes.
     pub fn memo_bytes(&self) -> u64 {
         self.parts.as_ref().map_or(0, |_| Memo::HEAP_BYTES)
+    }
+
+    /// Tells its file from others.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The highest id of its tokens.
+    pub(crate) fn most_id(&self) -> u32 {
+        self.most_id
     }
 
     /// The tokenizer's own post-processor ends sequences with the end-of-sequence token.
@@ -248,10 +263,10 @@ pub(crate) fn clip(text: &str, max_len: usize) -> &str {
     if text.len() * MOST_WEIGHT <= limit {
         return text;
     }
-    let mut weight = 0;
+    let mut sum = 0;
     let over = text.char_indices().find(|(_, c)| {
-        weight += c.len_utf8() * if grows(*c) { MOST_WEIGHT } else { 1 };
-        weight > limit
+        sum += weight_of(*c);
+        sum > limit
     });
     let Some((cut, _)) = over else { return text };
     let near = text.floor_char_boundary(cut.saturating_sub(256));
@@ -262,6 +277,15 @@ pub(crate) fn clip(text: &str, max_len: usize) -> &str {
 /// The most weight, and so the most bytes, that [`clip`] leaves.
 pub(crate) fn clip_bytes(max_len: usize) -> usize {
     max_len * TEXT_BYTES_PER_TOKEN
+}
+
+/// What a text weighs: [`clip`] leaves it whole where that is at most [`clip_bytes`].
+pub(crate) fn weight(text: &str) -> usize {
+    text.chars().map(weight_of).sum()
+}
+
+fn weight_of(c: char) -> usize {
+    c.len_utf8() * if grows(c) { MOST_WEIGHT } else { 1 }
 }
 
 /// Bytes that a byte counts for at most.

@@ -131,9 +131,9 @@ impl Deal {
         let mut room = WindowRoom { text_bytes: 0, rows: 0, visits: 0 };
         for (deal, set) in self.sets.iter().zip(laid.sets) {
             let blocks = &laid.blocks[set.blocks.clone()];
-            let rows = largest(blocks, deal.stretches, |b| b.rows);
+            let rows = largest(blocks.iter(), deal.stretches, |b| b.rows);
             room.text_bytes +=
-                largest(blocks, deal.stretches, |b| b.text_bytes).iter().map(|n| u64::from(*n)).sum::<u64>();
+                largest(blocks.iter(), deal.stretches, |b| b.text_bytes).iter().map(|n| u64::from(*n)).sum::<u64>();
             let held: u64 = rows.iter().map(|n| u64::from(*n)).sum();
             let mut left = deal.stretches;
             let mut listed = 0;
@@ -150,8 +150,8 @@ impl Deal {
     }
 }
 
-/// The `n` largest of blocks, largest first.
-pub(crate) fn largest(blocks: &[Block], n: usize, of: fn(&Block) -> u32) -> Vec<u32> {
+/// The `n` largest of blocks by `of`, largest first.
+pub(crate) fn largest<B>(blocks: impl ExactSizeIterator<Item = B>, n: usize, of: impl Fn(B) -> u32) -> Vec<u32> {
     let n = n.min(blocks.len());
     // A heap of the n largest, smallest on top: no copy of the index.
     let mut top = std::collections::BinaryHeap::with_capacity(n + 1);

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::sources::ReadScratch;
+use crate::prepared::{Side, TokenRows};
+use crate::sources::{ReadScratch, WindowRoom};
 use crate::visits::{Visit, Visits};
 use crate::{Cursor, DataError, Order, Sources};
 
@@ -15,6 +16,8 @@ pub(crate) struct Texts {
     text: String,
     /// Of each row: where its source begins, where its target begins, where it ends.
     rows: Vec<[u32; 3]>,
+    /// Of prepared data, tokens instead.
+    tokens: TokenRows,
 }
 
 /// Bytes of `Texts` a row beside its text.
@@ -22,16 +25,26 @@ pub(crate) const ROW_ENTRY_BYTES: u64 = size_of::<[u32; 3]>() as u64;
 
 impl Texts {
     pub fn with_room(text_bytes: usize, rows: usize) -> Texts {
-        Texts { text: String::with_capacity(text_bytes), rows: Vec::with_capacity(rows) }
+        Texts { text: String::with_capacity(text_bytes), rows: Vec::with_capacity(rows), tokens: TokenRows::default() }
+    }
+
+    /// With room for texts or tokens.
+    fn for_sources(sources: &Sources, room: WindowRoom) -> Texts {
+        let (bytes, rows) = (room.text_bytes as usize, room.rows as usize);
+        match sources.prepared() {
+            None => Texts::with_room(bytes, rows),
+            Some(prepared) => Texts { tokens: TokenRows::with_room(prepared.form(), bytes, rows), ..Texts::default() },
+        }
     }
 
     pub fn clear(&mut self) {
         self.text.clear();
         self.rows.clear();
+        self.tokens.clear();
     }
 
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.rows.len() + self.tokens.len()
     }
 
     pub fn push(&mut self, source: &str, target: &str) {
@@ -81,7 +94,7 @@ impl Stream {
         let mut stream = Stream {
             order,
             scratch: ReadScratch::for_sources(&sources),
-            texts: Texts::with_room(room.text_bytes as usize, room.rows as usize),
+            texts: Texts::for_sources(&sources, room),
             all: Visits::new(sources.laid(), order),
             visits: Vec::with_capacity(room.visits as usize),
             rows: Vec::with_capacity(room.rows as usize),
@@ -111,8 +124,8 @@ impl Stream {
         }
     }
 
-    /// The texts of the next sample.
-    pub fn next(&mut self) -> Result<(&str, &str), DataError> {
+    /// Goes on to the next sample.
+    pub fn step(&mut self) -> Result<(), DataError> {
         // A window of a small mixture may have no row.
         while self.next as u64 == self.rows_here {
             self.advance();
@@ -121,15 +134,20 @@ impl Stream {
             self.load()?;
         }
         self.next += 1;
-        Ok(self.texts.pair(self.rows[self.next - 1] as usize))
+        Ok(())
     }
 
-    /// The texts of the sample that `next` gave last.
+    /// The texts of the sample that it is at.
     pub fn current(&self) -> (&str, &str) {
         self.texts.pair(self.rows[self.next - 1] as usize)
     }
 
-    /// Where the sample that `next` gave last lies.
+    /// The tokens of the sample that it is at, of prepared data.
+    pub fn tokens(&self) -> [Side<'_>; 2] {
+        self.texts.tokens.row(self.rows[self.next - 1] as usize)
+    }
+
+    /// Where the sample that it is at lies.
     pub fn place(&self) -> RowPlace {
         let mut row = self.rows[self.next - 1];
         for block in distinct(&self.visits) {
@@ -166,7 +184,13 @@ impl Stream {
         for &Visit { block, first, rows } in &self.visits {
             if held != Some(block) {
                 begins = self.texts.len() as u32;
-                self.sources.read_block(block as usize, &mut self.scratch, &mut self.texts)?;
+                let number = block as usize;
+                match self.sources.prepared() {
+                    None => self.sources.read_block(number, &mut self.scratch, &mut self.texts)?,
+                    Some(prepared) => {
+                        prepared.read_block(number, self.sources.blocks()[number], &mut self.texts.tokens)?;
+                    }
+                }
                 held = Some(block);
             }
             self.rows.extend(begins + first..begins + first + rows);

@@ -12,7 +12,7 @@ use plimsoll_machine::Bytes;
 
 use crate::job::count::Count;
 use crate::job::recompute::Recompute;
-pub use data::{DataArgs, DataVerb, InspectArgs, RowArgs, TokenizerArgs};
+pub use data::{DataArgs, DataVerb, InspectArgs, PrepareArgs, RowArgs, TokenizerArgs};
 
 /// Heading of the flags that hold a choice of the plan.
 const PINS: &str = "Pins (hold a choice of the plan; the result stays the same)";
@@ -556,7 +556,8 @@ pub struct JobFlags {
     #[arg(long, value_name = "file|f32|int8|nf4", help_heading = "Model")]
     pub base: Option<String>,
 
-    /// Training data, JSONL, CSV, text, Parquet or Arrow; a URL (s3, gs, az, http, https) or a quoted pattern such as 'data/*.jsonl' works too
+    /// Training data, JSONL, CSV, text, Parquet or Arrow; a URL (s3, gs, az, http, https) or a quoted pattern such as 'data/*.jsonl'
+    /// works too, and so does a folder that `data prepare` made
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
     pub data: Vec<PathBuf>,
     /// Held-out data to evaluate on

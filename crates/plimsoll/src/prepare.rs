@@ -168,9 +168,7 @@ pub fn prepare_and<T>(
     }
     let left_out = sources.facts().oversized + eval.as_ref().map_or(0, |of| of.facts().oversized);
     if left_out > 0 {
-        remarks.push(format!(
-            "data: {left_out} rows are left out, because they or their pages are too large (`data.oversized`)"
-        ));
+        remarks.push(samples::told_left_out(left_out));
     }
     let tokenizer_path = folder.tokenizer_path().or_usage()?;
     heap::trim();
@@ -182,6 +180,7 @@ pub fn prepare_and<T>(
     let recipe = samples::recipe_for(kind, settings.long, &folder, &tokenizer)?;
     remarks.extend(recipe.remark());
     let (source_len, target_len) = samples::lengths(settings, &spec, &sources, &tokenizer, &recipe, &mut remarks)?;
+    sources.check_fit(&tokenizer, &recipe, [source_len, target_len]).or_usage()?;
     let effective_batch = settings.effective_batch as usize;
     let documents = documents_of(settings.packed, source_len);
     let ceiling = settings.data_memory.unwrap_or(Bytes(LOADER_CEILING));
@@ -381,14 +380,15 @@ fn side_files(model: &Path) -> Result<Bytes, Fail> {
     Ok(total)
 }
 
-/// Tokens a second that one thread makes, over the first rows; to the nearest half octave, as the engine's rates are, so
-/// that noise does not change a plan.
+/// Tokens a second that one thread makes, over the first rows, or, of prepared data, copies; to the nearest half octave, as the
+/// engine's rates are, so that noise does not change a plan.
 fn loader_rate(sources: &Arc<Sources>, tokenizer: &TextTokenizer, most: usize) -> Result<f64, Fail> {
     let mut rows = RowTexts::new(sources.clone());
     let (mut tokens, mut memo, mut best) = (Vec::new(), tokenizer.memo(), 1.0f64);
     for _ in 0..RATE_PASSES {
-        let (start, mut made) = (Instant::now(), 0);
-        for row in 0..sources.facts().rows.min(RATE_ROWS) {
+        let (start, mut made) = (Instant::now(), sources.copy_first_block(most).or_usage()?);
+        let texts = if sources.is_prepared() { 0 } else { sources.facts().rows.min(RATE_ROWS) };
+        for row in 0..texts {
             tokens.clear();
             tokenizer.encode_by(&mut memo, rows.pair(row).or_usage()?.0, most, &mut tokens).or_usage()?;
             made += tokens.len();

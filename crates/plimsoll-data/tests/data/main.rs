@@ -17,6 +17,8 @@ mod oversized;
 mod packed;
 mod paired;
 mod parquet;
+mod prepared;
+mod prepared_faults;
 mod pyarrow;
 mod remote;
 mod stream;

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use plimsoll_machine::Bytes;
 
-use super::Count;
+use super::{Count, JobFlags};
 
 /// `plimsoll data`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   plimsoll data inspect pairs.jsonl      rows, columns, lengths, repeats, and whether a shuffle mixes them
-  plimsoll data tokenizer pairs.jsonl --out tokenizer      a vocabulary of its words, as a tokenizer.json")]
+  plimsoll data tokenizer pairs.jsonl --out tokenizer      a vocabulary of its words, as a tokenizer.json
+  plimsoll data prepare job.toml --out prepared            its rows tokenised once, for many epochs")]
 pub struct DataArgs {
     /// What to do
     #[command(subcommand)]
@@ -26,6 +27,89 @@ pub enum DataVerb {
     Inspect(InspectArgs),
     /// Train a tokenizer on the texts of files
     Tokenizer(TokenizerArgs),
+    /// Tokenise the rows of a job once, into a folder to train from
+    Prepare(PrepareArgs),
+}
+
+/// `plimsoll data prepare`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "plimsoll data prepare [JOB] [OPTIONS] --out DIR",
+    after_help = "\
+Training from the folder (`data.train = \"DIR\"` or `--data DIR`) sees the same samples in the same order as from the files, and
+a run may change over when it is resumed. It is worth it where rows are read many times, or the tokenizer is slow.
+What is written is whole at any time: after Ctrl-C or a crash the same command goes on from the last whole shard.
+
+Examples:
+  plimsoll data prepare job.toml --out prepared
+  plimsoll data prepare --model models/qwen --data 'chats/*.jsonl.gz' --max-len 1024 --out prepared
+  plimsoll data inspect prepared                what it is, and whether every byte is as it was written"
+)]
+pub struct PrepareArgs {
+    /// Job file (TOML), whose model, data and lengths count; a flag outweighs it
+    #[arg(value_name = "JOB")]
+    pub job: Option<PathBuf>,
+    /// Folder to write to
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Model folder whose tokenizer and chat template are used
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Files or patterns
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// What a row is made of
+    #[command(flatten)]
+    pub rows_of: RowArgs,
+    /// Tokens of a source to keep [default: from the data]
+    #[arg(long, value_name = "N")]
+    pub max_source: Option<Count>,
+    /// Tokens of a target to keep [default: from the data]
+    #[arg(long, value_name = "N")]
+    pub max_target: Option<Count>,
+    /// Tokens of a sample of chat or text [default: from the data]
+    #[arg(long, value_name = "N")]
+    pub max_len: Option<Count>,
+    /// What becomes of a text longer than a sample [default: split]
+    #[arg(long, value_name = "split|cut|drop")]
+    pub long: Option<String>,
+    /// Threads that tokenise [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<Count>,
+    /// Disk that may be used, such as 20GiB [default: what is free]
+    #[arg(long, value_name = "BYTES")]
+    pub disk: Option<Bytes>,
+    /// Bytes of a shard, which is what a crash loses at most
+    #[arg(long, value_name = "BYTES", default_value = "64MiB")]
+    pub shard: Bytes,
+    /// Write over data that were prepared otherwise
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PrepareArgs {
+    /// The same as a job says it.
+    pub fn job_flags(&self) -> JobFlags {
+        JobFlags {
+            job: self.job.clone(),
+            model: self.model.clone(),
+            data: self.data.clone(),
+            kind: self.rows_of.kind.clone(),
+            source: self.rows_of.source.clone(),
+            target: self.rows_of.target.clone(),
+            max_source: self.max_source,
+            max_target: self.max_target,
+            max_len: self.max_len,
+            long: self.long.clone(),
+            threads: self.threads,
+            disk: self.disk,
+            data_cache: self.rows_of.data_cache,
+            ..JobFlags::default()
+        }
+    }
 }
 
 /// `plimsoll data inspect`
@@ -38,7 +122,7 @@ Examples:
   plimsoll data inspect --job job.toml                         the training data of a job, set by set
   plimsoll data inspect texts.txt --json                       the same, for programs")]
 pub struct InspectArgs {
-    /// Files, URLs (s3, gs, az, http, https) or patterns
+    /// Files, URLs (s3, gs, az, http, https) or patterns, or a folder that `data prepare` made
     #[arg(value_name = "FILE", required_unless_present = "job", conflicts_with = "job")]
     pub files: Vec<PathBuf>,
     /// Job file whose training data are looked at, with the sets of a mixture and their shares

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_data::{expand_url, remote_url};
+use plimsoll_data::{expand_url, is_prepared, remote_url, unfinished};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 use super::Job;
@@ -106,7 +106,11 @@ impl Resolver<'_> {
                 return Err(self.refuse(key, format!("= `{}` matches no file", path.display())));
             }
             for file in found {
-                if file.is_dir() {
+                if unfinished(&file) {
+                    let what = format!("= `{}`: these data are not prepared to their end", file.display());
+                    return Err(self.refuse(key, what).hint("run the same `plimsoll data prepare` again, it goes on"));
+                }
+                if file.is_dir() && !is_prepared(&file) {
                     let fail = self.refuse(key, format!("= `{}` is a folder; expected a file", file.display()));
                     return Err(fail.hint(format!("name its files, such as `{}/*.jsonl`", file.display())));
                 }

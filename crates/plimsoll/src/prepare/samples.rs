@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use plimsoll_data::{
     ChatTemplate, Columns, DataError, DataSet, Elsewhere, Kind, Largest, Lengths, Long, Opening, Order, Recipe,
-    SAMPLE_ROWS, Set, Sources, TextTokenizer, Weight, count_samples, suggest_length, suggest_lengths,
+    SAMPLE_ROWS, Set, Sources, TextTokenizer, Weight, count_samples, prepared_kind, suggest_length, suggest_lengths,
 };
 use plimsoll_machine::{Bytes, Headroom, Root};
 use plimsoll_model::ModelFolder;
@@ -54,9 +54,7 @@ pub fn open(files: &[PathBuf], kind: Kind, columns: Columns, reading: Reading) -
 
 /// As [`open`], several sets with their weights.
 pub fn open_sets(sets: &[DataSet], kind: Kind, reading: Reading) -> Result<Sources, DataError> {
-    let usable = Headroom::find(&Root::system()).and_then(|headroom| headroom.read());
-    let cached = usable.map_or(u64::MAX, |bytes| bytes.0 / 2);
-    let folder = cache_folder().join("data");
+    let (folder, cached) = (cache_folder().join("data"), cached_bytes());
     let parts = elsewhere::cache(reading.cache, &folder).0;
     let elsewhere = Some(Elsewhere { files: elsewhere::files(|told| render::talk(told)), cache: parts });
     Sources::open_mixture(
@@ -64,6 +62,12 @@ pub fn open_sets(sets: &[DataSet], kind: Kind, reading: Reading) -> Result<Sourc
         kind,
         Opening { folder: Some(&folder), cached, elsewhere, largest: reading.largest, in_order: reading.in_order },
     )
+}
+
+/// Bytes of data that the kernel may keep in memory for us.
+pub fn cached_bytes() -> u64 {
+    let usable = Headroom::find(&Root::system()).and_then(|headroom| headroom.read());
+    usable.map_or(u64::MAX, |bytes| bytes.0 / 2)
 }
 
 /// What parts of these data take of the disk: as much as they are, or as much as they may.
@@ -84,7 +88,9 @@ pub fn open_sources(
         false => settings.mixture.iter().map(|set| set.to_open(&columns)).collect(),
     };
     let open = |kind| open_sets(&sets, kind, Reading::of(settings));
-    let (sources, kind) = match (settings.kind, spec) {
+    let made_of = || if let [set] = &sets[..] { prepared_kind(&set.files) } else { None };
+    let said = settings.kind.or_else(made_of);
+    let (sources, kind) = match (said, spec) {
         (None, ModelSpec::T5(_)) => (open(Kind::Pairs).or_usage()?, Kind::Pairs),
         (Some(Kind::Pairs), ModelSpec::Decoder(_)) => {
             let fact = "`data.kind` = `pairs` is for encoder-decoder models, and the model is a decoder";
@@ -104,7 +110,9 @@ pub fn open_sources(
     if settings.packed && kind == Kind::Pairs {
         return Err(Fail::usage("`data.packed` is for chat and text: pairs are never packed into one sample"));
     }
-    if settings.kind.is_none() && kind != Kind::Pairs {
+    if sources.is_prepared() {
+        remarks.push(format!("data: {}, prepared: {} rows of tokens", kind_name(kind), sources.rows()));
+    } else if settings.kind.is_none() && kind != Kind::Pairs {
         remarks.push(format!("data: {} (from its columns)", kind_name(kind)));
     }
     if settings.says("data.long") && settings.long == Long::Split && kind == Kind::Pairs {
@@ -125,6 +133,11 @@ pub fn open_sources(
         }
     }
     Ok((Arc::new(sources), kind))
+}
+
+/// What is told of rows that are left out.
+pub fn told_left_out(rows: u64) -> String {
+    format!("data: {rows} rows are left out, because they or their pages are too large (`data.oversized`)")
 }
 
 /// What is told of a set of a mixture.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use plimsoll_data::{
-    Columns, DataError, DataSet, Histogram, Inspection, Kind, Mixing, Order, Sources, TextTokenizer, Weight, inspect,
+    ChosenColumns, Columns, DataError, DataSet, Histogram, Inspection, Kind, Mixing, Order, Sources, TextTokenizer,
+    Weight, inspect,
 };
 use plimsoll_machine::Bytes;
 use plimsoll_model::ModelFolder;
@@ -17,13 +18,14 @@ use crate::job::read::JobFile;
 use crate::prepare::samples::{self, Reading, SetTold};
 use crate::render::{self, Fail, OrFail};
 use crate::settings::{kind_name, kind_named};
-use crate::verbs::data_tokenizer;
+use crate::verbs::{data_prepare, data_tokenizer};
 
 /// Does what was asked.
 pub fn run(args: &DataArgs) -> Result<(), Fail> {
     match &args.verb {
         DataVerb::Inspect(args) => run_inspect(args),
         DataVerb::Tokenizer(args) => data_tokenizer::run(args),
+        DataVerb::Prepare(args) => data_prepare::run(args),
     }
 }
 
@@ -52,7 +54,10 @@ pub(super) struct ColumnsTold {
 
 impl ColumnsTold {
     pub(super) fn of(sources: &Sources) -> ColumnsTold {
-        let columns = sources.columns();
+        ColumnsTold::chosen(sources.columns())
+    }
+
+    pub(super) fn chosen(columns: &ChosenColumns) -> ColumnsTold {
         let (source, target) = (columns.source.clone(), columns.target.clone());
         ColumnsTold { source, target, guessed: columns.guessed }
     }
@@ -77,6 +82,12 @@ struct Cut {
 
 fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
     let job = args.job.as_deref().map(|path| data_of(&JobFile::read(path)?)).transpose()?;
+    let files = job.as_ref().map_or(&args.files, |job| &job.files);
+    if let [folder] = &files[..]
+        && plimsoll_data::is_prepared(folder)
+    {
+        return data_prepare::inspect(folder, args.json);
+    }
     let (sources, kind) = match &job {
         Some(job) => open_job(job, &args.rows_of)?,
         None => open(&args.files, &args.rows_of)?,
@@ -148,7 +159,7 @@ fn open_sets(sets: &[DataSet], kind: Option<Kind>, cache: Option<Bytes>) -> Resu
     Err(first.expect("no kind was clear")).or_usage()
 }
 
-fn tokenizer_of(folder: &ModelFolder) -> Result<TextTokenizer, Fail> {
+pub(super) fn tokenizer_of(folder: &ModelFolder) -> Result<TextTokenizer, Fail> {
     let (path, spec) = (folder.tokenizer_path().or_usage()?, folder.answering_spec());
     TextTokenizer::load(&path, spec.vocab(), spec.eos_id(), spec.pad_id()).or_usage()
 }

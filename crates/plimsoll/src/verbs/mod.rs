@@ -3,6 +3,7 @@
 pub mod check;
 pub mod checkpoints;
 pub mod data;
+mod data_prepare;
 mod data_tokenizer;
 pub mod doctor;
 pub mod eval;
