@@ -78,10 +78,13 @@ impl PairLoader {
         let mut stream = Stream::start(sources, order, cursor);
         stream.skip((ranks.rank * shape.samples) as u64);
         let shared = Arc::new(Shared {
-            longest_texts: [
-                clip_bytes(shape.source_len).min(facts.longest_source as usize),
-                clip_bytes(shape.target_len).min(facts.longest_target as usize),
-            ],
+            longest_texts: match &fit {
+                Some(_) => [0, 0],
+                None => [
+                    clip_bytes(shape.source_len).min(facts.longest_source as usize),
+                    clip_bytes(shape.target_len).min(facts.longest_target as usize),
+                ],
+            },
             rows,
             first,
             feed: Mutex::new(Feed { stream, ticket: 0 }),

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::builder::{ListBuilder, StringBuilder, StringViewBuilder, StructBuilder};
@@ -308,8 +308,67 @@ fn survives(names: &[&str], harms: Vec<Harm>) {
     }
 }
 
+/// The files of a small prepared set, by name.
+static PREPARED: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().unwrap();
+    let vocab: serde_json::Map<_, _> = ["<pad>", "</s>", "<unk>", "a", "b"]
+        .iter()
+        .zip(0..)
+        .map(|(token, id)| (token.to_string(), id.into()))
+        .collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
+    });
+    let (file, rows) = (dir.path().join("tokenizer.json"), dir.path().join("a.jsonl"));
+    fs_err::write(&file, tokenizer.to_string()).unwrap();
+    fs_err::write(&rows, "{\"prompt\":\"a b a\",\"response\":\"b\"}\n".repeat(5000)).unwrap();
+    let tokenizer = TextTokenizer::load(&file, 5, 1, 0).unwrap();
+    let sources = Sources::open(&[rows], Columns::default()).unwrap();
+    let settings = PrepareSettings { lengths: [8, 8], threads: 1, shard_bytes: 40_000, on_thread_start: None };
+    let folder = dir.path().join("prepared");
+    prepare(&sources, &tokenizer, &Recipe::pairs(), &settings, &folder, &mut |_| ()).unwrap();
+    let file = |path: PathBuf| (path.file_name().unwrap().to_string_lossy().into_owned(), fs_err::read(&path).unwrap());
+    fs_err::read_dir(&folder).unwrap().map(|entry| file(entry.unwrap().path())).collect()
+});
+
+/// Reads all of a prepared set of which the files named `*ending` were harmed.
+fn prepared_survives(ending: &str, harms: Vec<Harm>) {
+    LazyLock::force(&PREPARED);
+    let dir = tempfile::tempdir().unwrap();
+    let (mut total, mut harmed) = (0i64, false);
+    for (name, bytes) in PREPARED.iter() {
+        let mut bytes = bytes.clone();
+        if name.ends_with(ending) {
+            let whole = bytes.clone();
+            harms.iter().cloned().for_each(|harm| harm.hit(&mut bytes));
+            harmed |= bytes != whole;
+        }
+        total += bytes.len() as i64;
+        fs_err::write(dir.path().join(name), bytes).unwrap();
+    }
+    LazyLock::force(&SHORT_PANICS);
+    let before = LIVE.get();
+    PEAK.set(before);
+    let read = catch_unwind(AssertUnwindSafe(|| verify_prepared(dir.path(), u64::MAX, &mut |_| ())));
+    let used = PEAK.get() - before;
+    assert!(used <= (1 << 20) + 8 * total, "{used} bytes of heap for {total}");
+    match read.expect("a panic escaped") {
+        Ok(found) => assert!(found.rows == 5000 && (!harmed || ending == ".json"), "{ending}: harm that nobody saw"),
+        Err(e) => assert!(e.to_string().contains(&*dir.path().to_string_lossy()), "`{e}` does not name the folder"),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_prepared_data_give_an_error(harms in prop::collection::vec(Harm::any(), 1..4)) {
+        prepared_survives("00001.tokens", harms.clone());
+        // A manifest may differ in its blanks.
+        prepared_survives(".json", harms);
+    }
 
     #[test]
     fn damaged_text_gives_rows_or_an_error(harms in prop::collection::vec(Harm::any(), 1..4)) {

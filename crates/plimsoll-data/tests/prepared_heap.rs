@@ -156,7 +156,7 @@ fn prepared_data_stay_below_the_formula_and_are_made_in_bounded_memory() {
             let prepared = open(&folder, recipe.kind());
             let facts = prepared.load_facts(Order::new(1, true)).with_recipe(recipe);
             let planned = loader_heap(&facts, *shape, threads, 4);
-            let (rate, calls) = load(prepared, &tokenizer, &case, threads, 1500);
+            let (rate, calls) = load(prepared, &tokenizer, &case, threads, 20_000);
             let (used, total) = (PEAK.load(Relaxed).saturating_sub(before), planned.total_bytes());
             let (plain, _) = load(sources.clone(), &tokenizer, &case, threads, 300);
             println!(

@@ -1,9 +1,14 @@
-//! `plimsoll data`: what is in files, and what is said of an order that a shuffle cannot mix; a tokenizer of their words.
+//! `plimsoll data`: what is in files, and what is said of an order that a shuffle cannot mix; a tokenizer of their words; rows tokenised
+//! once, and trained from.
 
 mod support_run;
 
+use rustix::process::Signal;
 use serde_json::Value;
-use support_run::Workshop;
+use support_run::decoder::Rows;
+use support_run::model::Family;
+use support_run::trainer::Trainer;
+use support_run::{PINS, Result, Workshop, tree};
 
 #[test]
 fn inspect_tells_rows_lengths_repeats_and_what_would_be_cut() {
@@ -218,5 +223,140 @@ fn separate_processes_train_the_same_bytes() {
         for again in 1..4 {
             assert!(train(&format!("{model}-{again}")) == first, "{model}, process {again}");
         }
+    }
+}
+
+/// Three passes over 60 rows, with evaluations.
+fn course() -> String {
+    format!("effective_batch = 8\nepochs = 3\nsave_every = 4\neval_every = 10\n{PINS}")
+}
+
+#[test]
+fn training_from_prepared_data_is_the_same_to_the_bit_and_a_run_may_change_over() {
+    let workshop = Workshop::new().with_own_cache();
+    workshop.job(&course());
+    Trainer::train(&workshop, "files").end().must(0, &["done: 23 steps"]);
+    let want = Result::of(&workshop.path("files"));
+
+    let said = workshop.plimsoll(&["data", "prepare", "job.toml", "--out", "prepared", "--json"]);
+    said.must(0, &["disk: about", "free there"]);
+    let found: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((&found["rows"], &found["kind"], &found["word_bytes"]), (&60.into(), &"pairs".into(), &2.into()));
+    assert_eq!(found["lengths"].as_array().unwrap().len(), 2);
+    assert_eq!(found["files"], serde_json::json!(["train.jsonl"]));
+    workshop.plimsoll(&["plan", "job.toml", "--data", "prepared"]).must(0, &["data: pairs, prepared: 60 rows"]);
+    let said = workshop.plimsoll(&["train", "job.toml", "--data", "prepared", "--out", "tokens"]);
+    said.must(0, &["done: 23 steps", "data: pairs, prepared"]);
+    Result::of(&workshop.path("tokens")).must_equal(&want, "from prepared data");
+
+    // Begun from the files, gone on with what was prepared of them.
+    let mut trainer = Trainer::train(&workshop, "run");
+    trainer.wait_for_step(3).signal(Signal::TERM);
+    trainer.end().must(4, &["stopped after step"]);
+    let job = fs_err::read_to_string(workshop.path("run/job.toml")).unwrap();
+    let files = format!("{:?}", workshop.path("train.jsonl"));
+    assert!(job.contains(&files), "{job}");
+    let changed = job.replace(&files, &format!("{:?}", workshop.path("prepared")));
+    fs_err::write(workshop.path("run/job.toml"), changed).unwrap();
+    Trainer::resume(&workshop, "run").end().must(0, &["data: pairs, prepared", "done: 23 steps"]);
+    Result::of(&workshop.path("run")).must_equal(&want, "changed over");
+
+    let said = workshop.plimsoll(&["data", "inspect", "prepared"]);
+    said.must(0, &["checked: all 60 rows"]);
+    for words in
+        ["60 rows of 1 file(s)", "tokens of 2 bytes", "source: made for", "target: made for", "--data prepared"]
+    {
+        assert!(said.stdout.contains(words), "`{words}` is not in: {}", said.stdout);
+    }
+    // Evaluation reads texts.
+    workshop.plimsoll(&["train", "job.toml", "--eval", "prepared"]).must(2, &["data.eval", "is not a file"]);
+}
+
+#[test]
+fn preparing_goes_on_after_a_kill_and_an_unfinished_folder_is_not_trained_from() {
+    let workshop = Workshop::new().with_own_cache();
+    workshop.job(&course());
+    fs_err::write(workshop.path("a.jsonl"), pairs(12_000)).unwrap();
+    let args = |out: &'static str| {
+        let lengths = ["--max-source", "32", "--max-target", "32"];
+        [&["data", "prepare", "job.toml", "--data", "a.jsonl", "--shard", "20KiB", "--out", out][..], &lengths].concat()
+    };
+    workshop.plimsoll(&args("whole")).must(0, &[]);
+    let want = tree(&workshop.path("whole"));
+    let names = |of: &std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>| {
+        of.iter().map(|(path, bytes)| (path.file_name().unwrap().to_owned(), bytes.clone())).collect::<Vec<_>>()
+    };
+    assert!(want.len() > 10, "{}", want.len());
+
+    fs_err::create_dir(workshop.path("killed")).unwrap();
+    for shard in ["shard-00001.tokens", "shard-00004.tokens"] {
+        let mut prepare = Trainer::start(&workshop, &args("killed"), "killed");
+        prepare.wait_for(|folder| folder.join(shard).exists()).signal(Signal::KILL);
+        assert_eq!(prepare.end().code, None);
+        let hint = ["not prepared to their end", "`plimsoll data prepare` again"];
+        workshop.plimsoll(&["train", "job.toml", "--data", "killed"]).must(2, &hint);
+    }
+    let before = fs_err::metadata(workshop.path("killed/shard-00001.tokens")).unwrap().modified().unwrap();
+    workshop.plimsoll(&args("killed")).must(0, &["of it there already"]);
+    let after = fs_err::metadata(workshop.path("killed/shard-00001.tokens")).unwrap().modified().unwrap();
+    assert_eq!(before, after, "what was whole is not made again");
+    assert!(names(&tree(&workshop.path("killed"))) == names(&want));
+}
+
+#[test]
+fn prepared_data_that_do_not_fit_are_refused_with_what_to_do() {
+    let workshop = Workshop::new().with_own_cache();
+    workshop.job(&course());
+    let prepare =
+        |more: &[&str]| workshop.plimsoll(&[&["data", "prepare", "job.toml", "--out", "made"], more].concat());
+    prepare(&["--disk", "1KiB"]).must(3, &["expected room for about", "the disk budget", "--disk"]);
+    assert!(!workshop.path("made").exists());
+    prepare(&["--max-source", "24", "--max-target", "24"]).must(0, &[]);
+    prepare(&["--max-source", "24", "--max-target", "24"]).must(0, &[]);
+    prepare(&["--max-source", "23", "--max-target", "24"]).must(2, &["prepared from other files", "--force"]);
+    prepare(&["--max-source", "2", "--max-target", "24", "--force"]).must(0, &[]);
+    prepare(&["--data", "made", "--max-source", "2", "--max-target", "2"]).must(2, &["holds tokens"]);
+
+    // A length that rows are cut for in another way.
+    let long = serde_json::json!({"prompt": "what is this? ".repeat(40), "response": "a dog"}).to_string() + "\n";
+    fs_err::write(workshop.path("long.jsonl"), long.repeat(9)).unwrap();
+    let lengths = ["--max-target", "8", "--max-source"];
+    let data = ["data", "prepare", "job.toml", "--data", "long.jsonl", "--out", "long"];
+    workshop.plimsoll(&[&data[..], &lengths, &["6"]].concat()).must(0, &[]);
+    let train = |length: &str| {
+        let args = [&["plan", "job.toml", "--data", "long"], &lengths[..], &[length]].concat();
+        workshop.plimsoll(&args)
+    };
+    train("6").must(0, &[]);
+    train("5").must(2, &["cannot give samples of 5 tokens", "it serves 6", "prepare the data again"]);
+
+    // Another tokenizer, and a byte that is not as it was.
+    let path = workshop.path("model/tokenizer.json");
+    let whole = fs_err::read(&path).unwrap();
+    fs_err::write(&path, [&whole[..], b"\n"].concat()).unwrap();
+    train("6").must(2, &["was prepared with the tokenizer", "and is asked for with"]);
+    fs_err::write(&path, whole).unwrap();
+    let shard = workshop.path("long/shard-00000.tokens");
+    let mut bytes = fs_err::read(&shard).unwrap();
+    bytes[60] ^= 1;
+    fs_err::write(&shard, bytes).unwrap();
+    workshop.plimsoll(&["data", "inspect", "long"]).must(2, &["shard-00000.tokens", "block 0", "the checksum"]);
+    fs_err::write(workshop.path("empty.jsonl"), "").unwrap();
+    fs_err::create_dir(workshop.path("folder")).unwrap();
+    workshop.plimsoll(&["train", "job.toml", "--data", "folder"]).must(2, &["is a folder; expected a file"]);
+}
+
+#[test]
+fn decoders_train_from_prepared_chats_and_texts_as_from_files() {
+    for (rows, kind) in [(Rows::Chats, "chat"), (Rows::Texts, "text")] {
+        let workshop = Workshop::of_decoder(Family::Llama, rows).with_own_cache();
+        let pins = format!("steps = 6\nsave_every = 0\neval_every = 0\n{PINS}");
+        workshop.decoder_job("", "packed = true", &pins);
+        workshop.plimsoll(&["train", "job.toml", "--out", "files"]).must(0, &["done: 6 steps"]);
+        workshop.plimsoll(&["data", "prepare", "job.toml", "--out", "prepared"]).must(0, &[]);
+        let said = workshop.plimsoll(&["train", "job.toml", "--data", "prepared", "--out", "tokens"]);
+        said.must(0, &["done: 6 steps", &format!("data: {kind}, prepared")]);
+        let of = |run: &str| Result::of(&workshop.path(run));
+        of("tokens").must_equal(&of("files"), kind);
     }
 }

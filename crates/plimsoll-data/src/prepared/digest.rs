@@ -20,7 +20,7 @@ mod tests {
     /// Part of what a prepared set means: these numbers may never change.
     #[test]
     fn a_digest_is_the_same_for_ever_and_sees_every_byte() {
-        assert_eq!(digest(b"plimsoll"), 0);
+        assert_eq!(digest(b"plimsoll"), 5_625_124_726_753_030_829);
         let text = b"tokenizer.json of a model".to_vec();
         let print = digest(&text);
         for at in 0..text.len() {

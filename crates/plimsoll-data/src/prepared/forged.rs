@@ -132,7 +132,7 @@ fn a_set_with_forged_numbers_is_rows_or_an_error_that_names_the_file() {
     seal(&folder, 1);
     assert_eq!(fs_err::read(folder.join("prepared.json")).unwrap(), told, "sealing a whole shard changes nothing");
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 600,
+        cases: 300,
         failure_persistence: None,
         ..ProptestConfig::default()
     });
@@ -173,6 +173,9 @@ fn a_manifest_with_forged_numbers_is_rows_or_an_error() {
     let mut read_anyway = Vec::new();
     for place in places {
         for number in [0u64, 1, 3, 70_000, u64::from(u32::MAX), u64::MAX] {
+            if told.pointer(&place) == Some(&json!(number)) {
+                continue;
+            }
             let mut forged = told.clone();
             *forged.pointer_mut(&place).unwrap() = json!(number);
             let Ok(manifest) = serde_json::from_value::<Manifest>(forged) else { continue };

@@ -87,6 +87,9 @@ pub(crate) struct Origin {
     pub rows: u64,
     pub blocks: u64,
     pub text_bytes: u64,
+    /// Of all rows, in bytes.
+    pub longest_source: u64,
+    pub longest_target: u64,
     pub columns: ChosenColumns,
 }
 
@@ -193,6 +196,8 @@ impl Origin {
             rows: sources.rows(),
             blocks: sources.blocks().len() as u64,
             text_bytes: sources.blocks().iter().map(|block| u64::from(block.text_bytes)).sum(),
+            longest_source: sources.facts().longest_source,
+            longest_target: sources.facts().longest_target,
             columns: sources.columns().clone(),
         })
     }

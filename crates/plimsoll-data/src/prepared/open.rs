@@ -120,8 +120,15 @@ impl Prepared {
             return Err(bad(&path, "shards", expected, format!("{} in {}", there.0, there.1)));
         }
         let columns = crate::ChosenColumns { guessed: false, ..origin.columns.clone() };
-        // The texts are not here, so nothing that reading them would take is planned.
-        let facts = DataFacts { rows, blocks: there.1, files: manifest.shards.len() as u64, ..DataFacts::default() };
+        // What is true of the rows, so that a run knows them again. Nothing that reading texts would take is in it.
+        let facts = DataFacts {
+            rows,
+            blocks: there.1,
+            files: origin.files.len() as u64,
+            longest_source: origin.longest_source,
+            longest_target: origin.longest_target,
+            ..DataFacts::default()
+        };
         let expected = origin.fingerprint.clone();
         let read = (stored > cached).then(|| AtomicU64::new(0));
         let prepared = Prepared { folder: folder.into(), manifest, bodies: bodies.into(), read };

@@ -264,26 +264,24 @@ fn pairs_are_the_same_from_prepared_data() {
 #[test]
 fn texts_are_the_same_from_prepared_data_split_cut_or_dropped() {
     let dir = tempdir().unwrap();
+    // The long ones packed.
     let sets = [("short", Set::texts(texts())), ("long", Set::texts(long_texts()))];
     let (mut served, mut cases) = (0, 0);
     for (nth, tokenizer) in tokenizers(dir.path()).into_iter().enumerate() {
-        for (name, set) in &sets {
-            for long in [Long::Split, Long::Cut, Long::Drop] {
-                for packed in [false, true] {
-                    let shape =
-                        BatchShape { samples: 4, source_len: 1, target_len: 1, documents: if packed { 2 } else { 1 } };
-                    let recipe = Recipe::text(long, Some(2));
-                    let way = Way { tokenizer: tokenizer.clone(), recipe, order: shuffled(), shape };
-                    let lengths = [40, 8, 100, 300, 4096, 6000].map(|n| [n, n]);
-                    let what = format!("texts, {name}, tokenizer {nth}, {long:?}, packed {packed}");
-                    served += assert_served(&what, set, &way, lengths[0], &lengths);
-                    cases += 1;
-                }
+        for long in [Long::Split, Long::Cut, Long::Drop] {
+            for ((name, set), documents) in sets.iter().zip([1, 2]) {
+                let shape = BatchShape { samples: 4, source_len: 1, target_len: 1, documents };
+                let recipe = Recipe::text(long, Some(2));
+                let way = Way { tokenizer: tokenizer.clone(), recipe, order: shuffled(), shape };
+                let lengths = [40, 8, 100, 300, 4096, 6000].map(|n| [n, n]);
+                let what = format!("texts, {name}, tokenizer {nth}, {long:?}, {documents} documents");
+                served += assert_served(&what, set, &way, lengths[0], &lengths);
+                cases += 1;
             }
         }
     }
     // Many serve other lengths too, and some none but their own.
-    assert!(served > cases + 30 && served < 5 * cases, "{served} lengths of {cases} sets");
+    assert!(served > cases + 15 && served < 5 * cases, "{served} lengths of {cases} sets");
 }
 
 const UNMARKED: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}\

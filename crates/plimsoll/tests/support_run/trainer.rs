@@ -49,7 +49,8 @@ impl Trainer {
         Trainer::start(workshop, &["resume", run], run)
     }
 
-    fn start(workshop: &Workshop, args: &[&str], run: &str) -> Trainer {
+    /// Runs the program with `args`; `run` is the folder that it writes to, which is there.
+    pub fn start(workshop: &Workshop, args: &[&str], run: &str) -> Trainer {
         Trainer::start_with(workshop, args, run, |_| {})
     }
 
