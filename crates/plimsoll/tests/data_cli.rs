@@ -269,7 +269,9 @@ fn training_from_prepared_data_is_the_same_to_the_bit_and_a_run_may_change_over(
         assert!(said.stdout.contains(words), "`{words}` is not in: {}", said.stdout);
     }
     // Evaluation reads texts.
-    workshop.plimsoll(&["train", "job.toml", "--eval", "prepared"]).must(2, &["data.eval", "is not a file"]);
+    workshop
+        .plimsoll(&["train", "job.toml", "--eval", "prepared"])
+        .must(2, &["`--eval`", "is not a file", "reads texts"]);
 }
 
 #[test]

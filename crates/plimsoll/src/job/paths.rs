@@ -146,7 +146,11 @@ impl Resolver<'_> {
         let path = self.anchored("data.eval", &path)?;
         if self.paths == Paths::Find && !path.is_file() && remote_url(&path).is_none() {
             let what = if path.exists() { "is not a file" } else { "does not exist" };
-            return Err(self.refuse("data.eval", format!("= `{}` {what}", path.display())));
+            let fail = self.refuse("data.eval", format!("= `{}` {what}", path.display()));
+            return Err(match is_prepared(&path) {
+                true => fail.hint("evaluation reads texts: name the original files"),
+                false => fail,
+            });
         }
         Ok(Some(path))
     }
