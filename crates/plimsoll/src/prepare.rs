@@ -306,6 +306,8 @@ pub fn prepare_and<T>(
     drop(first);
     let more = more(&job, &terms);
     let Decision { mut plan, program, job } = choose(&job, &terms);
+    // A plan may have taken shorter samples than were asked for.
+    sources.check_fit(&tokenizer, &recipe, [job.source_len, job.target_len]).or_usage()?;
     if let Some(rungs) = bound.rungs {
         plan.rungs = rungs;
     }

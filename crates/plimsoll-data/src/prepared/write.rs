@@ -113,7 +113,7 @@ pub fn prepare(
     tell: &mut dyn FnMut(u64),
 ) -> Result<PreparedReport, DataError> {
     let task = Task::new(sources, tokenizer, recipe, settings.lengths)?;
-    let (made_by, origin) = (MadeBy::of(tokenizer, recipe), Origin::of(sources)?);
+    let (made_by, origin) = (MadeBy::of(tokenizer, recipe), Origin::of(sources));
     let identity = identity(&made_by, task.at, &origin, task.form.bytes);
     fs_err::create_dir_all(folder)?;
     // Held by the kernel for this process alone, and gone with it.
