@@ -360,5 +360,10 @@ fn decoders_train_from_prepared_chats_and_texts_as_from_files() {
         said.must(0, &["done: 6 steps", &format!("data: {kind}, prepared")]);
         let of = |run: &str| Result::of(&workshop.path(run));
         of("tokens").must_equal(&of("files"), kind);
+        let summary = fs_err::read_to_string(workshop.path("tokens/summary.json")).unwrap();
+        let summary: Value = serde_json::from_str(&summary).unwrap();
+        let bytes = |key: &str| summary[key].as_u64().unwrap_or_else(|| panic!("{key}: {summary}"));
+        let (peak, planned) = (bytes("loader_heap_peak_bytes"), bytes("loader_heap_planned_bytes"));
+        assert!(peak <= planned, "{kind}: {peak} of {planned}");
     }
 }
