@@ -194,8 +194,7 @@ impl Sources {
         }
         let (blocks, mut facts) = builder.finish();
         facts.files = files.len() as u64;
-        let mut sources =
-            Sources { files: files.into(), blocks, sets: opened.into(), facts, read, prepared: None };
+        let mut sources = Sources { files: files.into(), blocks, sets: opened.into(), facts, read, prepared: None };
         if sources.is_mixture() {
             let marks = sources.sets.iter().flat_map(|set| [set.rows, set.weight.parts()]);
             sources.facts.mixture = marks.fold(1, |state, word| mix(state ^ mix(word)));

@@ -69,6 +69,12 @@ fn cases(dir: &Path, tokenizer: &TextTokenizer) -> Vec<Case> {
             shape: BatchShape { samples: 4, source_len: 256, target_len: 128, documents: 1 },
         },
         Case {
+            name: "pairs, left out and by length",
+            path: dir.join("pairs.jsonl"),
+            recipe: Recipe::pairs().dropping().by_length(),
+            shape: BatchShape { samples: 4, source_len: 128, target_len: 64, documents: 1 },
+        },
+        Case {
             name: "texts, packed",
             path: write("texts.jsonl", (0..4_000).map(text).collect()),
             recipe: split,

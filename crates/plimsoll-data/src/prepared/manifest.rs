@@ -187,13 +187,13 @@ impl LengthsOf {
 impl Origin {
     pub fn of(sources: &Sources) -> Origin {
         // For people; what the rows are is told by the fingerprint.
-        let file = |path: &Path| {
+        let file = |(path, bytes): (&Path, u64)| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Original { name, bytes: fs_err::metadata(path).map_or(0, |facts| facts.len()) }
+            Original { name, bytes }
         };
         Origin {
             fingerprint: hex(sources.fingerprint()),
-            files: sources.paths().map(file).collect(),
+            files: sources.lengths().map(file).collect(),
             rows: sources.rows(),
             blocks: sources.blocks().len() as u64,
             text_bytes: sources.blocks().iter().map(|block| u64::from(block.text_bytes)).sum(),

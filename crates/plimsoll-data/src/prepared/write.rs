@@ -239,7 +239,10 @@ impl Task<'_> {
             return Err(DataError::NoTexts { path: prepared.folder().into() });
         }
         if sources.is_mixture() {
-            return Err(DataError::MixturePrepared { sets: sources.sets().len(), path: sources.sets()[0].path.clone() });
+            return Err(DataError::MixturePrepared {
+                sets: sources.sets().len(),
+                path: sources.sets()[0].path.clone(),
+            });
         }
         if lengths.contains(&0) {
             return Err(DataError::BadSetting { setting: "length", found: 0, expected: "at least 1".into() });

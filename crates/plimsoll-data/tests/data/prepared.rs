@@ -309,6 +309,43 @@ fn chats_are_the_same_from_prepared_data_by_marked_and_unmarked_templates() {
 }
 
 #[test]
+fn pairs_left_out_and_batches_of_like_length_are_the_same_from_prepared_data() {
+    let dir = tempdir().unwrap();
+    let (pairs, texts) = (Set::pairs(), Set::texts(texts()));
+    let mut served = 0;
+    for tokenizer in tokenizers(dir.path()) {
+        let dropping = Recipe::pairs().dropping();
+        for recipe in [dropping.clone(), Recipe::pairs().by_length(), dropping.by_length()] {
+            let shape = BatchShape { samples: 4, source_len: 1, target_len: 1, documents: 1 };
+            let what = format!("pairs, {recipe:?}");
+            let way = Way { tokenizer: tokenizer.clone(), recipe, order: shuffled(), shape };
+            let lengths = [[60, 70], [24, 300], [4096, 16], [5000, 7]];
+            served += assert_served(&what, &pairs, &way, lengths[0], &lengths);
+            let recipe = Recipe::text(Long::Cut, None).by_length();
+            let way = Way { recipe, ..way };
+            served += assert_served("texts by length", &texts, &way, [40, 40], &[[40, 40], [4096, 4096]]);
+        }
+    }
+    assert!(served > 18, "{served}");
+}
+
+#[test]
+fn a_ceiling_gives_prepared_data_the_windows_of_the_files() {
+    let set = Set::texts((0..90).flat_map(|_| texts()).collect());
+    let dir = tempdir().unwrap();
+    let tokenizer = words_tokenizer(dir.path(), 300);
+    let (prepared, _) = set.prepared(&tokenizer, &Recipe::text(Long::Cut, None), [40, 40]);
+    let asked = Order::new(5, true).with_window(64);
+    let mut windows = Vec::new();
+    for ceiling in [256 << 10, 1 << 20, 4 << 20, 1 << 40] {
+        let order = asked.within(&set.sources, ceiling);
+        assert_eq!(asked.within(&prepared, ceiling), order, "below {ceiling}");
+        windows.push(order.window_blocks());
+    }
+    assert!(windows.is_sorted() && windows[0] < windows[2] && windows[3] == 64, "{windows:?}");
+}
+
+#[test]
 fn rows_that_are_short_serve_every_length() {
     let dir = tempdir().unwrap();
     let rows: Vec<String> = (0..300).map(|i| text(i, 1 + i % 30)).collect();

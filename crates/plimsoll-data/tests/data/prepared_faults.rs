@@ -110,6 +110,40 @@ fn another_template_bos_or_way_with_long_texts_is_named() {
 }
 
 #[test]
+fn prepared_data_are_read_alone_and_mixtures_are_not_prepared() {
+    let made = made();
+    let file = made.dir.path().join("a.jsonl");
+    let set = |files: &[&PathBuf], weight: f64| {
+        let files = files.iter().map(|path| path.to_path_buf()).collect();
+        DataSet { files, columns: Columns::default(), weight: Weight::new(weight).unwrap() }
+    };
+    let open = |sets: &[DataSet]| Sources::open_mixture(sets, Kind::Pairs, Opening::default());
+    let url = PathBuf::from("https://host/a.jsonl");
+    for sets in [
+        vec![set(&[&made.folder], 2.0)],
+        vec![set(&[&made.folder, &file], 1.0)],
+        vec![set(&[&url, &made.folder], 1.0)],
+        vec![set(&[&file], 1.0), set(&[&made.folder], 1.0)],
+        vec![set(&[&made.folder], 1.0), set(&[&made.folder], 1.0)],
+    ] {
+        let e = open(&sets).unwrap_err();
+        assert!(matches!(&e, DataError::PreparedNotAlone { path } if *path == made.folder), "{e}");
+        assert!(e.to_string().contains("in a mixture or with a weight; name it alone"), "{e}");
+    }
+    let alone = open(&[set(&[&made.folder], 1.0)]).unwrap();
+    assert!(alone.is_prepared() && !alone.is_mixture());
+    assert_eq!((alone.sets().len(), alone.sets()[0].rows, alone.sets()[0].pass_rows), (1, 15_000, 15_000));
+
+    let out = made.dir.path().join("mixture");
+    for sets in [vec![set(&[&file], 0.5)], vec![set(&[&file], 1.0), set(&[&file], 1.0)]] {
+        let sources = open(&sets).unwrap();
+        let e = prepare(&sources, &made.tokenizer, &Recipe::pairs(), &settings(), &out, &mut |_| ()).unwrap_err();
+        assert!(e.to_string().contains("a mixture cannot be prepared"), "{e}");
+        assert!(!out.exists());
+    }
+}
+
+#[test]
 fn a_damaged_set_is_refused_with_the_file_and_the_place() {
     let made = made();
     let shard = made.folder.join("shard-00001.tokens");
