@@ -147,7 +147,7 @@ fn a_file_of_many_frames_is_read_where_it_lies() {
     for frame in [200, 5_000, 100_000, 700_000, 3 << 20] {
         fs_err::write(&path, many_frames(&bytes, frame)).unwrap();
         // No folder is needed.
-        let sources = Sources::open(&[path.clone()], Columns::default()).unwrap();
+        let sources = Sources::open(std::slice::from_ref(&path), Columns::default()).unwrap();
         assert_eq!((sources.rows(), sources.unpacked_bytes()), (6000, 0), "{frame}");
         let sources = Arc::new(sources);
         assert!(all_rows(sources.clone()) == rows, "{frame}");
@@ -196,7 +196,8 @@ fn a_packed_file_can_be_read_in_its_own_order_without_a_copy() {
     for (name, packed) in [("a.jsonl.gz", gz(&bytes)), ("a.jsonl.zst", zstd::encode_all(&bytes[..], 3).unwrap())] {
         let path = dir.path().join(name);
         fs_err::write(&path, packed).unwrap();
-        let sources = Sources::open_with(&[path.clone()], Kind::Pairs, Columns::default(), opening).unwrap();
+        let sources =
+            Sources::open_with(std::slice::from_ref(&path), Kind::Pairs, Columns::default(), opening).unwrap();
         let sources = Arc::new(sources);
         assert_eq!(sources.unpacked_bytes(), 0);
         assert!(all_rows(sources.clone()) == rows, "{name}");
