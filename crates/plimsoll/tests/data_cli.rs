@@ -249,6 +249,11 @@ fn training_from_prepared_data_is_the_same_to_the_bit_and_a_run_may_change_over(
     said.must(0, &["done: 23 steps", "data: pairs, prepared"]);
     Result::of(&workshop.path("tokens")).must_equal(&want, "from prepared data");
 
+    // A job that names it is looked at as it is.
+    let job = fs_err::read_to_string(workshop.path("job.toml")).unwrap().replace("train.jsonl", "prepared");
+    fs_err::write(workshop.path("prepared.toml"), job).unwrap();
+    workshop.plimsoll(&["data", "inspect", "--job", "prepared.toml"]).must(0, &["checked: all 60 rows"]);
+
     // Begun from the files, gone on with what was prepared of them.
     let mut trainer = Trainer::train(&workshop, "run");
     trainer.wait_for_step(3).signal(Signal::TERM);
@@ -318,6 +323,21 @@ fn prepared_data_that_do_not_fit_are_refused_with_what_to_do() {
     prepare(&["--max-source", "23", "--max-target", "24"]).must(2, &["prepared from other files", "--force"]);
     prepare(&["--max-source", "2", "--max-target", "24", "--force"]).must(0, &[]);
     prepare(&["--data", "made", "--max-source", "2", "--max-target", "2"]).must(2, &["holds tokens"]);
+
+    // Nothing beside it.
+    let alone =
+        "is prepared data, which cannot be read together with other files or URLs, in a mixture or with a weight";
+    workshop.plimsoll(&["plan", "job.toml", "--data", "made", "train.jsonl"]).must(2, &[alone, "name it alone"]);
+    let job = fs_err::read_to_string(workshop.path("job.toml")).unwrap().replace("train = [\"train.jsonl\"]\n", "");
+    let mixed = |other: &str| {
+        format!("{job}[[data.mixture]]\ntrain = \"train.jsonl\"\n[[data.mixture]]\ntrain = \"{other}\"\n")
+    };
+    fs_err::write(workshop.path("mixed.toml"), mixed("made")).unwrap();
+    workshop.plimsoll(&["plan", "mixed.toml"]).must(2, &[alone]);
+    fs_err::write(workshop.path("mixed.toml"), mixed("eval.jsonl")).unwrap();
+    let said = workshop.plimsoll(&["data", "prepare", "mixed.toml", "--out", "mixture"]);
+    said.must(2, &["a mixture cannot be prepared", "found 2 set(s)"]);
+    assert!(!workshop.path("mixture").exists());
 
     // A length that rows are cut for in another way.
     let long = serde_json::json!({"prompt": "what is this? ".repeat(40), "response": "a dog"}).to_string() + "\n";

@@ -166,7 +166,7 @@ mod tests {
         let fail = room.check(Path::new("out")).unwrap_err();
         assert_eq!(fail.exit, Exit::DoesNotFit);
         let said = fail.fact.unwrap().to_string();
-        assert!(said.contains("105.0 MiB") && said.contains("104.0 MiB (free there)"), "{said}");
+        assert!(said.contains("105 MiB") && said.contains("104 MiB (free there)"), "{said}");
         // What is there already need not be written.
         let half = Room { there: Bytes::mib(50), ..room };
         assert!(half.check(Path::new("out")).unwrap().contains("50.0 MiB of it there already"));
