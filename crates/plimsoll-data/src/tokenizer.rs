@@ -61,9 +61,9 @@ impl TextTokenizer {
         without_cache(&mut inner);
 
         let outside = |id: u32| id as usize >= spec_vocab;
-        if let Some((token, id)) =
-            inner.get_vocab(true).into_iter().filter(|(_, id)| outside(*id)).min_by_key(|(_, id)| *id)
-        {
+        let vocabulary = inner.get_vocab(true);
+        let most_id = vocabulary.values().copied().chain([eos_id, pad_id]).max().unwrap_or(0);
+        if let Some((token, id)) = vocabulary.into_iter().filter(|(_, id)| outside(*id)).min_by_key(|(_, id)| *id) {
             return Err(DataError::TokenOutsideVocabulary { path: path.into(), token, id, vocab: spec_vocab });
         }
         for (name, id) in [("(end of sequence)", eos_id), ("(padding)", pad_id)] {
@@ -79,7 +79,6 @@ impl TextTokenizer {
         let empty = inner.encode_fast("", true).map_err(unreadable)?;
         let appends_eos = empty.get_ids().last() == Some(&eos_id);
         let parts = Seams::of(&inner).and_then(|seams| Parts::probe(&inner, seams));
-        let most_id = inner.get_vocab(true).into_values().chain([eos_id, pad_id]).max().unwrap_or(0);
         Ok(TextTokenizer { inner, eos_id, pad_id, appends_eos, parts, fingerprint, most_id })
     }
 

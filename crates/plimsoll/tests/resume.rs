@@ -291,8 +291,8 @@ fn data_that_changed_or_went_is_refused_until_it_is_back() {
 fn a_plan_that_no_longer_fits_is_made_anew_and_the_losses_agree_to_rounding() {
     let workshop = Workshop::new();
     // Large enough for its steps to need more than its start.
-    let course = "effective_batch = 128\nsteps = 60\neval_every = 0\nsave_every = 5\noptimizer = { name = \"adamw\", lr = 1e-3 }\n";
-    workshop.job(&format!("{course}[pin]\nmicro_batch = 128\nrecompute = 0\n"));
+    let course = "effective_batch = 192\nsteps = 60\neval_every = 0\nsave_every = 5\noptimizer = { name = \"adamw\", lr = 1e-3 }\n";
+    workshop.job(&format!("{course}[pin]\nmicro_batch = 192\nrecompute = 0\n"));
     Trainer::train(&workshop, "whole").end().must(0, &[]);
     let mut trainer = Trainer::train(&workshop, "run");
     trainer.wait_for_step(6).signal(Signal::INT);
@@ -313,7 +313,7 @@ fn a_plan_that_no_longer_fits_is_made_anew_and_the_losses_agree_to_rounding() {
     Trainer::resume(&workshop, "run").end().must(0, &words);
 
     assert!(plan("run")["ram"]["peak"].as_u64().unwrap() <= budget);
-    assert_eq!(plan("run")["effective_batch"], 128);
+    assert_eq!(plan("run")["effective_batch"], 192);
     assert_ne!(plan("run")["choices"], plan("whole")["choices"]);
     let losses = |run: &str| plimsoll_watch::losses(&workshop.path(run).join("journal.jsonl")).unwrap();
     for ((step, a), (_, b)) in losses("run").into_iter().zip(losses("whole")) {
