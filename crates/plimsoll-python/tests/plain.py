@@ -1,7 +1,7 @@
 """A loader without torch, and a process that takes from one as it is told: `python plain.py < orders`.
 
 The first line of orders is the loader (JSON: files, settings, patience, state); then `next`, `all`, `state`, `leads`,
-`threads`, `close` or `fork` are each answered by a line of JSON, and an end of orders is one of the process.
+`threads`, `close`, `child` or `fork` are each answered by a line of JSON, and an end of orders is one of the process.
 """
 
 import hashlib
@@ -38,6 +38,20 @@ def threads(pid="self"):
     return sorted((task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir())
 
 
+def forked(deed):
+    """What `deed` gives in a child."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(deed(), pipe)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        found = json.load(pipe)
+    os.wait()
+    return found
+
+
 def main():
     warnings.simplefilter("ignore")
     order = json.loads(sys.stdin.readline())
@@ -61,6 +75,8 @@ def main():
             answer = loader.close()
         elif told == "threads":
             answer = threads()
+        elif told == "child":
+            answer = forked(lambda: [digest(batch) for batch in loader])
         elif told == "fork":
             # A child that lives on with all that its parent had open.
             answer = os.fork()

@@ -68,6 +68,14 @@ class Killed(SharedCase):
         # It is some rounds behind the others then, which do not come to where it is.
         self.check(3, close, batch_size=2, patience=0.2)
 
+    def test_a_fork_of_a_rank_goes_on_by_itself_and_is_not_waited_for(self):
+        def fork(ranks):
+            for rank, expected in zip(ranks, self.expected("text", 3, batch_size=2, epochs=1)):
+                self.assertEqual(rank.ask("child"), expected[3:])
+            return ranks
+
+        self.check(3, fork, batch_size=2, epochs=1, patience=3600.0)
+
     def test_a_fork_of_a_killed_process_does_not_keep_the_others_waiting(self):
         forked = []
 

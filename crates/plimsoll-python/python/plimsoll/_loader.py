@@ -220,6 +220,8 @@ class DataLoader:
         """The pass of this process at our place: the one that runs, or a new one."""
         process = os.getpid()
         if self._pass is None or self._pass[:2] != (process, self._place):
+            if self._pass is not None and self._pass[0] != process:
+                self._node = None  # A fork of a rank is not one of the ranks.
             self._leave()
             self._pass = process, self._place, self._started()
         return self._pass[2]
