@@ -150,6 +150,10 @@ impl Sources {
         let mut origins = Vec::with_capacity(paths.len());
         for (_, path) in &paths {
             let (_, packing) = format(path)?;
+            // A .zst may have frames of its own, which is seen when it is opened.
+            if packing == Some(Packing::Gzip) && folder.is_none() && !in_order {
+                return Err(DataError::NoFolder { path: path.clone() });
+            }
             let origin = Origin::find(path, reach.as_ref())?;
             bytes += origin.bytes() * if packing.is_some() { UNPACKED } else { 1 };
             stored += origin.bytes();
