@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::DataError;
-use crate::block_shelf::{FOOTER, Label, Shelf, WALK_HEAP};
+use crate::block_shelf::{FOOTER, Label, Shelf, WALK_HEAP, is_full};
 use crate::page_cache::{PagedFile, Pages};
 use crate::remote::{RemoteFile, RemoteFiles};
 
@@ -191,8 +191,12 @@ impl RemoteBlocks {
                     }
                     let label = self.label(at);
                     label.seal(&mut block);
-                    shelf.add(&shelf.place(self.name, at), &block)?;
-                    self.seen[(at / 64) as usize].fetch_or(1 << (at % 64), Ordering::Relaxed);
+                    match shelf.add(&shelf.place(self.name, at), &block) {
+                        Ok(()) => drop(self.seen[(at / 64) as usize].fetch_or(1 << (at % 64), Ordering::Relaxed)),
+                        // A full disk keeps nothing; what was asked for is in hand.
+                        Err(error) if is_full(&error) => {}
+                        Err(error) => return Err(error),
+                    }
                     block.clear();
                     at += 1;
                 }

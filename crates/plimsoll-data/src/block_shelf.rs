@@ -107,7 +107,7 @@ impl Shelf {
         }
         let beside = place.with_extension(format!("{}.part", std::process::id()));
         let mut written = self.write(&beside, sealed);
-        if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
+        if written.as_ref().is_err_and(is_full) {
             there = self.give_up(there / 2)?;
             written = self.write(&beside, sealed);
         }
@@ -178,8 +178,11 @@ impl Shelf {
                 return Ok(total);
             }
             for (_, bytes, path) in oldest.into_sorted_vec() {
-                fs_err::remove_file(path)?;
-                total -= bytes;
+                match fs_err::remove_file(path) {
+                    // Somebody else was quicker.
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => total -= bytes,
+                }
                 if total <= most {
                     return Ok(total);
                 }
@@ -205,6 +208,11 @@ impl Lock {
         file.seek(SeekFrom::Start(0))?;
         file.write_all(&total.to_le_bytes())
     }
+}
+
+/// There is no room on the disk, or none for us.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::sources::WindowRoom;
 use crate::window::ROW_ENTRY_BYTES;
 use crate::{LOADER_STACK_BYTES, Order, Sources};
 
-/// What a loader stays below unless told otherwise, where that can be.
+/// The ceiling that windows are made for unless told otherwise. Threads are not bound by it: long samples need more, and many.
 pub const LOADER_CEILING: u64 = 256 << 20;
 
 /// The smallest ceiling that can be asked for.
@@ -19,7 +19,10 @@ impl Order {
     pub fn within(self, sources: &Sources, ceiling: u64) -> Order {
         let fits = |blocks: usize| {
             let order = self.with_window(blocks);
-            let fits = |room: WindowRoom, entry: u64| room.text_bytes + room.rows * (entry + 4) <= ceiling / 2;
+            // Places of texts in a window have 32 bits.
+            let fits = |room: WindowRoom, entry: u64| {
+                room.text_bytes <= u64::from(u32::MAX) && room.text_bytes + room.rows * (entry + 4) <= ceiling / 2
+            };
             // Windows of prepared data have what those of the original files would have, so that the stream is the same, unless even
             // their tokens take more.
             let texts = || fits(sources.text_room(order), ROW_ENTRY_BYTES);

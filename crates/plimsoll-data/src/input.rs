@@ -15,6 +15,9 @@ use crate::block_cache::{BlockCache, RemoteBlocks};
 use crate::page_cache::{PagedFile, Pages};
 use crate::remote::{RemoteFiles, remote_url};
 
+/// The largest file elsewhere that is believed: which of its parts are here is then a map of 8 MiB.
+const LARGEST: u64 = 1 << 46;
+
 /// Where a file is, and how it is read.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
@@ -46,6 +49,10 @@ impl Origin {
         let Some(reach) = reach else { return Err(DataError::NoStore { path: path.into() }) };
         let file = reach.files.look(url).map_err(|fault| fault.of(url))?;
         let bytes = file.bytes;
+        if bytes > LARGEST {
+            let (problem, hint) = (format!("says that it has {bytes} bytes"), format!("expected at most {LARGEST}"));
+            return Err(DataError::Remote { path: path.into(), problem, hint });
+        }
         let blocks = RemoteBlocks::new(file, reach.files.clone(), reach.cache.clone());
         Ok(Origin { path: path.into(), bytes, place: Place::There(Arc::new(blocks)) })
     }

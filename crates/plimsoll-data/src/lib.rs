@@ -97,7 +97,7 @@ pub use prepared::{
     prepare, prepared_kind, unfinished, verify_prepared,
 };
 pub use recipe::{Long, Recipe};
-pub use remote::{RemoteFault, RemoteFile, RemoteFiles, expand_url, remote_url};
+pub use remote::{RemoteFault, RemoteFile, RemoteFiles, expand_url, refuse_secrets, remote_url};
 pub use sources::{Elsewhere, Opening, Sources};
 pub use tokenizer::{TEXT_BYTES_PER_TOKEN, TextTokenizer};
 pub use vocabulary::{

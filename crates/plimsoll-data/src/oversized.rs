@@ -30,11 +30,12 @@ pub(crate) fn large_pages(
         return Ok(Vec::new());
     }
     let mut pages = SerializedPageReader::new(file.clone(), chunk, rows as usize, None)?;
-    let (mut found, mut row) = (Vec::new(), 0);
+    let (mut found, mut row) = (Vec::new(), 0u64);
     while let Some(page) = pages.peek_next_page()? {
         let bytes = file.last_unpacked();
         let values = page.num_rows.or(page.num_levels).unwrap_or(0) as u64;
-        let of_page = if page.is_dict { 0..rows } else { row..row + values };
+        let end = row.checked_add(values).ok_or_else(|| ParquetError::EOF("more rows than there can be".into()))?;
+        let of_page = if page.is_dict { 0..rows } else { row..end };
         if bytes > limit {
             found.push(LargePage { rows: of_page.clone(), bytes });
         }

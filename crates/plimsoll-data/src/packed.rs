@@ -134,7 +134,8 @@ impl Frames {
     pub fn read_heap(&self) -> u64 {
         let Some(own) = &self.own else { return READ_HEAP };
         let longest = |starts: &[u64]| starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-        READ_HEAP.max(longest(&self.starts) + longest(&own.places) + (192 << 10))
+        let packed = longest(&self.starts).max(zstd::zstd_safe::compress_bound(FRAME) as u64);
+        READ_HEAP.max(packed + longest(&own.places).max(FRAME as u64) + (192 << 10))
     }
 
     /// The number of the frame that has unpacked byte `at`, and where it begins.
@@ -187,12 +188,17 @@ impl Frames {
         if scratch.holds.as_ref().is_some_and(|(path, held)| *held == frame && *path == self.path) {
             return Ok(());
         }
-        scratch.holds = None;
+        if scratch.holds.take().is_some_and(|(path, _)| path != self.path) {
+            // What another file needed is not what this one was planned with.
+            (scratch.packed, scratch.frame) = (Vec::new(), Vec::new());
+        }
         let range = self.starts[frame]..self.starts[frame + 1];
         fresh(&mut scratch.packed, (range.end - range.start) as usize).resize((range.end - range.start) as usize, 0);
-        scratch.frame.clear();
         match &self.own {
-            None => File::open(&self.path)?.file().read_exact_at(&mut scratch.packed, range.start)?,
+            None => {
+                fresh(&mut scratch.frame, FRAME);
+                File::open(&self.path)?.file().read_exact_at(&mut scratch.packed, range.start)?;
+            }
             Some(own) => {
                 own.origin.open()?.read_exact_at(&mut scratch.packed, range.start)?;
                 fresh(&mut scratch.frame, (own.places[frame + 1] - own.places[frame]) as usize);
@@ -230,7 +236,8 @@ fn forget_earlier(folder: &Path, place: &Path) -> io::Result<()> {
         let other = entry?.path();
         let frames = other.extension().is_some_and(|ending| ending == "frames");
         if frames && other != place && of_path(&other) == of_path(place) {
-            fs_err::remove_file(other)?;
+            // Another process may have been quicker.
+            let _ = fs_err::remove_file(other);
         }
     }
     Ok(())
@@ -270,7 +277,7 @@ impl Unpacking {
         fs_err::create_dir_all(folder)?;
         sweep(folder)?;
         let beside = place.with_extension(format!("{}.part", std::process::id()));
-        let from = unpacked(original, packing)?;
+        let from = unpacked(original, packing, None)?;
         let mut packer = Compressor::new(LEVEL)?;
         packer.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true))?;
         Ok(Unpacking {
@@ -320,14 +327,21 @@ impl Unpacking {
     }
 }
 
-/// The bytes of a packed file, from the first on.
-fn unpacked(original: &Origin, packing: Packing) -> io::Result<Box<dyn Read + Send>> {
+/// The bytes of a packed file, from the first on. A `.zst` that looks back further than `window_log` says is refused.
+fn unpacked(original: &Origin, packing: Packing, window_log: Option<u32>) -> io::Result<Box<dyn Read + Send>> {
     let file = original.reader(READ_BYTES)?;
     Ok(match packing {
         Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
-        Packing::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(file)?),
+        Packing::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(file)?;
+            window_log.map(|log| decoder.window_log_max(log)).transpose()?;
+            Box::new(decoder)
+        }
     })
 }
+
+/// Of what a `.zst` looks back at, 8 MiB: as far as the usual levels go.
+const WINDOW_LOG: u32 = 23;
 
 /// A packed file that is read from its beginning to its end, and from its beginning again where an earlier byte is asked for.
 pub(crate) struct InOrder {
@@ -337,13 +351,13 @@ pub(crate) struct InOrder {
 }
 
 impl InOrder {
-    /// Heap of reading one: the buffer, and what a packing looks back at. That of a `.zst` is 8 MiB where it was made with the usual levels;
-    /// the library refuses more than 128.
+    /// Heap of reading one: the buffer, and what a packing looks back at, which more than the usual levels make longer than is planned for:
+    /// such a file is refused here, and can be packed anew.
     pub fn heap_bytes(packing: Packing) -> u64 {
         READ_BYTES as u64
             + match packing {
                 Packing::Gzip => 128 << 10,
-                Packing::Zstd => 9 << 20,
+                Packing::Zstd => (1 << WINDOW_LOG) + (1 << 20),
             }
     }
 
@@ -358,7 +372,11 @@ impl InOrder {
         let goes_on = |held: &InOrder| held.path == original.path() && held.at <= place;
         if !open.as_ref().is_some_and(goes_on) {
             *open = None;
-            *open = Some(InOrder { path: original.path().into(), from: unpacked(original, packing)?, at: 0 });
+            *open = Some(InOrder {
+                path: original.path().into(),
+                from: unpacked(original, packing, Some(WINDOW_LOG))?,
+                at: 0,
+            });
         }
         let Some(held) = open else { return Ok(()) };
         let between = place - held.at;
@@ -370,7 +388,7 @@ impl InOrder {
 
     /// The bytes of a file, from the first on.
     pub fn reader(original: &Origin, packing: Packing) -> io::Result<Box<dyn BufRead>> {
-        Ok(Box::new(io::BufReader::with_capacity(READ_BYTES, unpacked(original, packing)?)))
+        Ok(Box::new(io::BufReader::with_capacity(READ_BYTES, unpacked(original, packing, Some(WINDOW_LOG))?)))
     }
 }
 

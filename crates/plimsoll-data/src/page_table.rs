@@ -23,7 +23,7 @@ pub(crate) struct PageAt {
     offset: u64,
     /// The number of its first row in the row group.
     pub first_row: u32,
-    /// Some of them refer to the dictionary.
+    /// Some of them, or of those behind, refer to the dictionary.
     dictionary: bool,
 }
 
@@ -50,8 +50,14 @@ impl PageTable {
         behind.checked_sub(1).map(|at| self.0[at])
     }
 
-    /// The same, in no more room than it needs.
+    /// The same, whole: in no more room than it needs, and each entry knows of the pages behind it too.
     pub fn fitted(mut self) -> PageTable {
+        // A block that begins here may go on to pages of later entries.
+        let mut later = false;
+        for page in self.0.iter_mut().rev() {
+            later |= page.dictionary;
+            page.dictionary = later;
+        }
         self.0.shrink_to_fit();
         self
     }

@@ -106,6 +106,12 @@ fn scan_file(
                 .map_err(|e| e.unwrap_or_place(path, || format!("row group {number}")))?,
         };
         let (first, mut large) = (row, large.into_iter().peekable());
+        // A dictionary is unpacked even to be passed over.
+        if large.next_if(|rows| group.rows > 0 && *rows == (0..group.rows)).is_some() {
+            builder.left_out(group.rows);
+            row += group.rows;
+            continue;
+        }
         while row < first + group.rows {
             if let Some(rows) = large.next_if(|rows| first + rows.start == row) {
                 let rows = rows.end - rows.start;

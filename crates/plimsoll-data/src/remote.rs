@@ -84,18 +84,26 @@ pub fn remote_url(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| SCHEMES.iter().any(|scheme| text.starts_with(scheme)))
 }
 
+/// Refuses a URL that may hold a secret: who it is of, or a query. It is not repeated.
+pub fn refuse_secrets(url: &str) -> Result<(), DataError> {
+    let root = url.find("://").map_or(0, |at| at + 3);
+    let host = url[root..].trim_start_matches('/').split('/').next().unwrap_or_default();
+    // In a store a question mark is a wildcard, unless something is set behind it.
+    let query = url.find('?').is_some_and(|at| url.starts_with("http") || url[at..].contains('='));
+    if !host.contains('@') && !query {
+        return Ok(());
+    }
+    let reason = "it has credentials or a query in it, which would end up in the run's folder; expected a URL without";
+    Err(DataError::BadPattern { pattern: format!("{}...", &url[..root]), reason: reason.into() })
+}
+
 /// The URLs that a pattern over URLs matches, sorted. Only what lies behind the first folder with a wildcard is listed, and `*` stays
 /// inside a folder, as in patterns over paths.
 pub fn expand_url(pattern: &str, files: &dyn RemoteFiles) -> Result<Vec<PathBuf>, DataError> {
+    refuse_secrets(pattern)?;
     let root = pattern.find("://").map_or(0, |at| at + 3);
     let bucket_end = pattern[root..].find('/').map_or(pattern.len(), |at| root + at);
     let of_server = pattern.starts_with("http");
-    if pattern[root..bucket_end].contains('@') || (of_server && pattern.contains('?')) {
-        // Not repeated: what is in it may be a secret.
-        let reason =
-            "it has credentials or a query in it, which would end up in the run's folder; expected a URL without";
-        return Err(DataError::BadPattern { pattern: format!("{}...", &pattern[..root]), reason: reason.into() });
-    }
     let Some(first) = pattern.find(['*', '?', '[']) else { return Ok(vec![pattern.into()]) };
     let reason = if of_server {
         "a server of files has no list of them; name each file"
@@ -171,7 +179,15 @@ mod tests {
         assert!(found("s3://b/d/*.parquet").unwrap_err().contains("matches no file"));
         assert!(found("s3://*/d/1.csv").unwrap_err().contains("bucket"));
         assert!(found("http://host/*.csv").unwrap_err().contains("name each file"));
-        for url in ["https://h/a.csv?sig=s3cret", "https://me:s3cret@h/a.csv", "s3://me:s3cret@b/*.csv"] {
+        let secret = [
+            "https://h/a.csv?sig=s3cret",
+            "https://me:s3cret@h/a.csv",
+            "s3://me:s3cret@b/*.csv",
+            "https:///me:s3cret@h/a.csv",
+            "az://c/a.csv?sv=1&sig=s3cret",
+        ];
+        assert_eq!(found("s3://b/d/?.csv").unwrap().len(), 2);
+        for url in secret {
             let told = found(url).unwrap_err();
             assert!(told.contains("credentials") && !told.contains("s3cret"), "{told}");
         }

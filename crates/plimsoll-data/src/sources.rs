@@ -19,7 +19,7 @@ use crate::packed::Packing;
 use crate::page_cache::{self, LET_GO_EVERY, Pages, READ_AHEAD, ReadOnce};
 use crate::parquet_file::{self, ParquetFile};
 use crate::prepared::{self, Prepared};
-use crate::remote::{RemoteFiles, expand_url, remote_url};
+use crate::remote::{RemoteFiles, expand_url, refuse_secrets, remote_url};
 use crate::rows::{self, RowFile, RowScratch, Scan};
 use crate::visits::{Deal, Laid, largest};
 use crate::window::{RowPlace, Texts};
@@ -484,6 +484,7 @@ fn format(path: &Path) -> Result<(Format, Option<Packing>), DataError> {
 fn expand(patterns: &[PathBuf], files: Option<&dyn RemoteFiles>) -> Result<Vec<PathBuf>, DataError> {
     let mut paths = Vec::new();
     for pattern in patterns {
+        remote_url(pattern).map(refuse_secrets).transpose()?;
         if let (Some(url), Some(files)) = (remote_url(pattern), files) {
             paths.extend(expand_url(url, files)?);
             continue;

@@ -75,9 +75,12 @@ impl TextTokenizer {
         if inner.id_to_token(eos_id).is_none() {
             return Err(DataError::NoSuchToken { path: path.into(), id: eos_id });
         }
-        // Its post-processor shows itself on the empty text, which has no tokens of its own.
-        let empty = inner.encode_fast("", true).map_err(unreadable)?;
-        let appends_eos = empty.get_ids().last() == Some(&eos_id);
+        // Its post-processor shows itself on the empty text, which has no tokens of its own; unless what it adds comes before.
+        let ends = |text: &str| -> Result<bool, DataError> {
+            let encoding = inner.encode_fast(text, true).map_err(unreadable)?;
+            Ok(encoding.get_ids().last() == Some(&eos_id))
+        };
+        let appends_eos = ends("")? && ends("a").unwrap_or(true);
         let parts = Seams::of(&inner).and_then(|seams| Parts::probe(&inner, seams));
         Ok(TextTokenizer { inner, eos_id, pad_id, appends_eos, parts, fingerprint, most_id })
     }

@@ -11,6 +11,9 @@ use crate::input::Input;
 /// The longest frame that is unpacked for a block of rows, in bytes.
 pub(crate) const LONGEST: u64 = 4 << 20;
 
+/// Of a frame of that length: a writer that flushes often makes small ones.
+const MOST_BLOCKS: usize = 1 << 14;
+
 /// Frames that are unpacked together: where they begin, packed and unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -43,6 +46,9 @@ pub(crate) fn find(file: &Input, length: u64, run: u64) -> io::Result<Option<Vec
         if magic as u32 & !15 == SKIPPABLE {
             let Some(bytes) = head.get(4..).and_then(|rest| number(rest, 4)) else { return Ok(None) };
             at += 8 + bytes;
+            if at.saturating_sub(runs[runs.len() - 1].packed) > 2 * LONGEST {
+                return Ok(None);
+            }
             continue;
         }
         let Some(header) = (magic as u32 == MAGIC).then(|| header(&head[4..])).flatten() else { return Ok(None) };
@@ -51,6 +57,10 @@ pub(crate) fn find(file: &Input, length: u64, run: u64) -> io::Result<Option<Vec
         }
         let Some(end) = end_of_blocks(file, at + 4 + header.bytes, length)? else { return Ok(None) };
         let last = runs[runs.len() - 1];
+        // What lies between frames is read with them, and packed bytes may be more than the unpacked.
+        if end - last.packed > 2 * LONGEST {
+            return Ok(None);
+        }
         // A run ends before the frame that would make it long.
         if last.unpacked < unpacked && unpacked + header.content - last.unpacked > run {
             runs.push(Run { packed: at, unpacked });
@@ -88,9 +98,9 @@ fn header(bytes: &[u8]) -> Option<Header> {
     Some(Header { bytes: (behind + dictionary + size) as u64, content, checksum: descriptor & 4 != 0 })
 }
 
-/// Where the blocks of a frame, the first of which is at `at`, end.
+/// Where the blocks of a frame, the first of which is at `at`, end. A frame that is not long has few of them.
 fn end_of_blocks(file: &Input, mut at: u64, length: u64) -> io::Result<Option<u64>> {
-    loop {
+    for _ in 0..MOST_BLOCKS {
         let mut head = [0; 3];
         if at + 3 > length {
             return Ok(None);
@@ -107,4 +117,5 @@ fn end_of_blocks(file: &Input, mut at: u64, length: u64) -> io::Result<Option<u6
             return Ok((at <= length).then_some(at));
         }
     }
+    Ok(None)
 }

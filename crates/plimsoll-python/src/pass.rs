@@ -6,7 +6,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_data::{DataError, LOADER_CEILING, Order, Ranks, documents_of, loader_heap, stacks, threads_within};
+use plimsoll_data::{DataError, Order, Ranks, documents_of, loader_heap, stacks, threads_within};
 use plimsoll_plan::batch::BatchShape;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -163,7 +163,7 @@ impl Pass {
     }
 }
 
-/// As many threads, of those that are asked for, as stay below `memory`; below the usual ceiling one at least.
+/// As many threads, of those that are asked for, as stay below `memory`, where there is such a bound.
 fn threads_below(
     memory: Option<u64>,
     data: &Data,
@@ -172,13 +172,13 @@ fn threads_below(
     shape: BatchShape,
     (most, prefetch): (usize, usize),
 ) -> PyResult<usize> {
+    let Some(memory) = memory else { return Ok(most) };
     let facts = data.sources().load_facts(order).with_recipe(wording.recipe());
     let facts = facts.with_memo(wording.tokenizer().memo_bytes());
     let heap_of = |threads: usize| loader_heap(&facts, shape, threads, prefetch).total_bytes();
-    match (threads_within(memory.unwrap_or(LOADER_CEILING), &heap_of, most), memory) {
-        (Some(threads), _) => Ok(threads),
-        (None, None) => Ok(1),
-        (None, Some(memory)) => {
+    match threads_within(memory, &heap_of, most) {
+        Some(threads) => Ok(threads),
+        None => {
             let needed = heap_of(1) + stacks(1);
             let reason =
                 format!("`memory` is {memory} bytes, but one thread takes {needed} of rows, pages and tokens in work");
@@ -211,12 +211,16 @@ fn join(
                 prefetch: rounds.max(1),
                 ..plan
             };
-            let stop = Stop::new()?;
+            let alone = |error: std::io::Error| {
+                RingLost::new_err((None::<Vec<usize>>, Some(format!("no ring can be made: {error}"))))
+            };
+            let stop = Stop::new().map_err(alone)?;
             let asked = stop.clone();
             let making = Making::start(plan, place, Arc::new(move || asked.said())).map_err(data_fault)?;
             let work = Work { making, kind: data.sources().kind(), samples: shape.samples };
             let ring = RingShape::new(seats, rounds.max(LEAST_ROUNDS), shape);
-            let (lead, ring, line) = Lead::start(listener, ring, number, gone, processes, *patience, stop, work)?;
+            let started = Lead::start(listener, ring, number, gone, processes, *patience, stop, work);
+            let (lead, ring, line) = started.map_err(alone)?;
             (ring, line, Some(lead))
         }
         Some(Role::Alone(reason)) => return Err(RingLost::new_err((None::<Vec<usize>>, Some(reason)))),
@@ -262,8 +266,12 @@ fn lay_out(layout: &Layout, slot: &Slot, found: Counts, place: Place) -> Next {
 impl Drop for Pass {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            // SAFETY: it is dropped here only, and not used after.
-            unsafe { ManuallyDrop::drop(self.origin.get_mut().unwrap_or_else(PoisonError::into_inner)) }
+            let held = self.origin.get_mut().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: it is taken here only, and not used after.
+            let mut origin = Some(unsafe { ManuallyDrop::take(held) });
+            // Its threads are joined, and not with Python's lock in hand; without an interpreter there is no lock.
+            let _ = Python::try_attach(|py| py.detach(|| drop(origin.take())));
+            drop(origin);
         }
     }
 }

@@ -596,7 +596,7 @@ pub struct JobFlags {
     /// Blocks of rows that are mixed at a time: more mixes better and takes more memory [default: 64]
     #[arg(long, value_name = "N", help_heading = "Data")]
     pub window: Option<Count>,
-    /// Memory that the loader stays below; fewer blocks and threads where it must [default: 256MiB, where that can be]
+    /// Memory that the loader stays below; fewer blocks and threads where it must [default: none, but a window of at most 128MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Data")]
     pub data_memory: Option<Bytes>,
     /// What becomes of rows (and Parquet pages) too large for that memory: the file is refused, or they are left out and counted [default: refuse]

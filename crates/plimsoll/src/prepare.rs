@@ -239,12 +239,15 @@ pub fn prepare_and<T>(
         let eval = eval_facts.as_ref().map_or(Bytes::ZERO, |f| heap_of(f, samples, 1));
         heap_of(&facts, samples, threads) + eval
     };
-    let loader_heap_of = |threads: usize| (tokenizer_bytes + loader(effective_batch, threads)).0;
-    let most_loader_threads = threads_within(ceiling.0, &loader_heap_of, job.threads);
-    let least_threads = settings.pins.loader_threads.unwrap_or(1) as usize;
-    if settings.data_memory.is_some() && most_loader_threads.is_none_or(|most| most < least_threads) {
-        return Err(above_ceiling(ceiling, tokenizer_bytes, loader(effective_batch, least_threads), least_threads));
-    }
+    let most_loader_threads = match settings.data_memory {
+        None => job.threads,
+        Some(ceiling) => {
+            let heap_of = |threads: usize| (tokenizer_bytes + loader(effective_batch, threads)).0;
+            let least = settings.pins.loader_threads.unwrap_or(1) as usize;
+            let most = threads_within(ceiling.0, &heap_of, job.threads.max(least)).filter(|most| *most >= least);
+            most.ok_or_else(|| above_ceiling(ceiling, tokenizer_bytes, loader(effective_batch, least), least))?
+        }
+    };
     // Held until everything is measured: what CUDA takes of RAM is part of the program then.
     let hold = settings.card.map(|form| Hold::open(0, form)).transpose().or_usage();
     let hold = hold.map_err(|fail| fail.hint("`train.device` = `auto` (`--device auto`) runs it on the CPU then"))?;
@@ -280,7 +283,7 @@ pub fn prepare_and<T>(
         },
         rates,
         loader_rate,
-        most_loader_threads: most_loader_threads.unwrap_or(1),
+        most_loader_threads,
         pins,
         held: bound.choices,
         saves: settings.save_every.is_some() || settings.save_minutes.is_some(),

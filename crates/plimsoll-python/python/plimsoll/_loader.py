@@ -81,8 +81,8 @@ class DataLoader:
         num_workers, prefetch_factor: torch's names; they become `threads` (at least 1) and `prefetch_factor * threads`.
         persistent_workers: torch's name; nothing to do, as there are no processes to keep.
         memory: bytes that the loader stays below, its tokenizer's tables and torch not counted: half of it is for the window, which has fewer
-            blocks where rows are long, then there are as many threads as fit. By default 256 MiB where that can be; a number that
-            was asked for and cannot be kept is a ValueError.
+            blocks where rows are long, then there are as many threads as fit. By default only the window is bound, by 128 MiB; a number
+            that cannot be kept is a ValueError.
         oversized: "refuse" or "skip" rows of more than 64 MiB, or, with `memory`, of more than an eighth of it, and rows in Parquet
             pages of more than a quarter of it. `oversized_rows` says how many were left out.
         page_cache: bytes of files that the kernel may keep in memory for the loader; of larger files hardly any pages stay.
@@ -150,7 +150,7 @@ class DataLoader:
         # Ranks that take a different number of batches from a pass drift apart, and then cannot share: not without being asked to.
         # Nor do batches of samples of like length follow from larger ones.
         wanted = False if shared == "auto" and (group_by_length or not drop_last) else shared
-        if group_by_length and shared is True:
+        if group_by_length and wanted:
             raise ValueError("`group_by_length` and `shared` do not go together: which samples share a batch would depend on the ranks")
         self._node = _node.find(wanted, rank, world_size, local_rank, local_world_size)
         if kind == "pairs" and packed:
@@ -229,18 +229,21 @@ class DataLoader:
     def _started(self) -> _plimsoll.Pass:
         """A new pass at our place: with the other ranks of the node where we share a loader with them, or by ourselves."""
         data, meeting = self._opened(), self._met()
-        wording = None
-        if meeting is None or meeting.leads:
-            wording = self._worded()
-        else:
-            self._wording = None  # Another rank led the pass before.
         try:
+            wording = None
+            if meeting is None or meeting.leads:
+                wording = self._worded()
+            else:
+                self._wording = None  # Another rank led the pass before.
             return _plimsoll.Pass(
                 data, wording, place=self._place, pad_id=self._tokens.pad_id, meeting=meeting, **self._settings
             )
         except _plimsoll.RingLost as lost:
             self._lose(*lost.args)
-            return self._started()
+        finally:
+            # A traceback keeps this frame, and with it a leader that nobody must wait for.
+            meeting = None
+        return self._started()
 
     def _met(self) -> _plimsoll.Meeting | None:
         epoch = self._place[0]
@@ -280,6 +283,8 @@ class DataLoader:
 
     def _lose(self, gone: Sequence[int] | None, reason: str | None) -> None:
         """Remembers, for this pass, which ranks are gone, or that we go on by ourselves."""
+        if gone is not None and self._node is not None and self._node.seat in gone:
+            gone, reason = None, "the thread that made the batches of this node ended"
         self._leave()
         before = frozenset[int]() if self._lost is None else self._lost[1] or frozenset()
         self._lost = self._place[0], None if gone is None else before | set(gone)
@@ -306,7 +311,9 @@ class DataLoader:
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """The rest of the pass that the loader is in, or of its `epochs` passes."""
         since = None  # The pass of which no batch came yet, since its beginning.
+        running: _plimsoll.Pass | None
         while True:
+            running = None  # What a pass holds goes before another one is made.
             epoch, position, *inside = self._place
             if position == self._opened().rows:
                 self.close()

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_data::{expand_url, is_prepared, remote_url, unfinished};
+use plimsoll_data::{expand_url, is_prepared, refuse_secrets, remote_url, unfinished};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 use super::Job;
@@ -144,6 +144,7 @@ impl Resolver<'_> {
             return Ok(None);
         };
         let path = self.anchored("data.eval", &path)?;
+        remote_url(&path).map(refuse_secrets).transpose().or_usage()?;
         if self.paths == Paths::Find && !path.is_file() && remote_url(&path).is_none() {
             let what = if path.exists() { "is not a file" } else { "does not exist" };
             let fail = self.refuse("data.eval", format!("= `{}` {what}", path.display()));

@@ -45,14 +45,15 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), Fail> {
     let (source, target) = samples::lengths(&settings, &spec, &sources, &tokenizer, &recipe, &mut remarks)?;
     let lengths = [source, target];
     remarks.iter().for_each(render::talk);
-    if args.force {
-        forget_prepared(&args.out).or_usage()?;
-    }
     let estimate = Bytes(estimate_prepared(&sources, &tokenizer, &recipe, lengths).or_usage()?);
-    let there = on_disk(&args.out);
+    let there = if args.force { Bytes::ZERO } else { on_disk(&args.out) };
     let free = space_of(args.out.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new(".")))?.available;
     let room = Room { estimate, there, free, budget: settings.disk };
     render::talk(room.check(&args.out)?);
+    // Not before all that can be refused was.
+    if args.force {
+        forget_prepared(&args.out).or_usage()?;
+    }
 
     let settings = PrepareSettings {
         lengths,

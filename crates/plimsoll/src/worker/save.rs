@@ -66,11 +66,14 @@ struct Facts {
     /// Of a run in f16: what the loss is multiplied by, and since how many updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     loss_scale: Option<(f32, u32)>,
+    /// Blocks of a window, on which the order of rows depends.
+    #[serde(default)]
+    window: Option<usize>,
 }
 
 impl Facts {
     /// In which way the run will not repeat what it would have done, under `plan` and `seed`.
-    fn changes(&self, plan: &Plan, seed: u64) -> Vec<String> {
+    fn changes(&self, plan: &Plan, seed: u64, window: usize) -> Vec<String> {
         let mut told = Vec::new();
         if self.simd != plan.simd {
             told.push("this machine has another instruction set: losses agree to rounding, not to the bit".to_string());
@@ -85,6 +88,11 @@ impl Facts {
             told.push(format!(
                 "the lengths were source {}, target {} and are source {}, target {}: losses will differ",
                 then.0, then.1, now.0, now.1
+            ));
+        }
+        if let Some(then) = self.window.filter(|then| *then != window) {
+            told.push(format!(
+                "a window of the shuffle had {then} blocks and has {window}: some rows of this pass come twice, others not at all"
             ));
         }
         if self.seed != seed {
@@ -230,6 +238,7 @@ impl Content {
             best_loss: best.map(|best| best.loss),
             exit_step,
             loss_scale: run.engine.loss_scale().map(|LossScale { scale, good }| (scale, good)),
+            window: Some(run.prepared.order.window_blocks()),
         };
         Ok(Content {
             step: run.step,
@@ -315,7 +324,7 @@ pub(super) fn load(
         }
     }
     let evals = serde_json::from_reader(BufReader::new(manifest.open_file(EVALS).or_usage()?)).or_usage()?;
-    let changes = facts.changes(&prepared.plan, seed);
+    let changes = facts.changes(&prepared.plan, seed, prepared.order.window_blocks());
     let Facts { cursor, mut tally, eval_due, planned_ram, exit_step, loss_scale, .. } = facts;
     if let Some((scale, good)) = loss_scale {
         let scale = LossScale { scale, good };
@@ -344,8 +353,10 @@ fn same_data(step: u64, then: &DataFacts, now: &DataFacts) -> Result<(), Fail> {
         return Err(Fail::usage(fact).hint("put `data.mixture` in its job.toml back as it was, or start a new run"));
     }
     let told = |facts: &DataFacts| {
-        let DataFacts { rows, files, longest_source, longest_target, .. } = facts;
-        format!("{rows} rows in {files} file(s), the longest texts {longest_source} and {longest_target} bytes")
+        let DataFacts { rows, files, blocks, longest_source, longest_target, .. } = facts;
+        format!(
+            "{rows} rows in {files} file(s) and {blocks} blocks, the longest texts {longest_source} and {longest_target} bytes"
+        )
     };
     let fact =
         format!("the training data is not what it was at step {step}: expected {}, found {}", told(then), told(now));
