@@ -6,6 +6,7 @@
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot, IGNORE};
 
+use crate::dealer::Assemble;
 use crate::document::TRAINED;
 use crate::pack::{PackRoom, Packer};
 use crate::tube::{Ending, Tube};
@@ -92,60 +93,6 @@ impl Assembler {
         let (rows, documents) = room.group();
         let words = 2 * (rows + shape.source_len) + shape.source_len + 1;
         (words * size_of::<u32>() + documents * size_of::<Piece>()) as u64 + room.heap_bytes()
-    }
-
-    /// Behind what was handed out.
-    pub fn cursor(&self) -> Cursor {
-        self.handed
-    }
-
-    /// Fills `slot` with up to `most` samples from `tube`.
-    pub fn fill(&mut self, tube: &Tube, most: usize, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
-        let BatchSlot { source, target, source_lens, target_lens } = slot;
-        source_lens.fill(0);
-        target_lens.fill(0);
-        let mut facts = BatchFacts::default();
-        let (before, mut at) = (self.handed, 0);
-        while facts.samples < most {
-            let (first, mut labels, mut cut) = (at, 0, false);
-            let sample = self.sample(tube, &mut |group, piece| {
-                let rows = piece.first..piece.first + piece.rows;
-                source[at..at + piece.rows].copy_from_slice(&group.source[rows.clone()]);
-                target[at..at + piece.rows].copy_from_slice(&group.target[rows.clone()]);
-                source_lens[facts.documents] = piece.rows as u32;
-                labels += group.target[rows].iter().filter(|label| **label != IGNORE).count() as u64;
-                at += piece.rows;
-                facts.documents += 1;
-                cut |= piece.cut;
-            });
-            let dropped = match sample {
-                Ok(Some(dropped)) => dropped,
-                Ok(None) => break,
-                Err(error) => {
-                    self.handed = before;
-                    return Err(error);
-                }
-            };
-            target_lens[facts.samples] = (at - first) as u32;
-            facts.samples += 1;
-            facts.labels += labels;
-            facts.dropped += dropped;
-            facts.truncated += usize::from(cut);
-            facts.unlabelled += usize::from(labels == 0);
-        }
-        facts.source_tokens = at as u64;
-        facts.target_tokens = at as u64;
-        facts.cursor_after = self.handed;
-        Ok(facts)
-    }
-
-    /// Makes up to `most` samples, for nobody; how many there were.
-    pub fn pass_over(&mut self, tube: &Tube, most: usize) -> Result<usize, DataError> {
-        let mut samples = 0;
-        while samples < most && self.sample(tube, &mut |_, _| ())?.is_some() {
-            samples += 1;
-        }
-        Ok(samples)
     }
 
     /// Makes one sample: `put` gets its pieces. How many rows were dropped before it; none at the end.
@@ -272,6 +219,59 @@ impl Assembler {
             self.ending = ending;
             self.used = 0;
         }
+    }
+}
+
+impl Assemble for Assembler {
+    fn fill(&mut self, tube: &Tube, most: usize, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
+        let BatchSlot { source, target, source_lens, target_lens } = slot;
+        source_lens.fill(0);
+        target_lens.fill(0);
+        let mut facts = BatchFacts::default();
+        let (before, mut at) = (self.handed, 0);
+        while facts.samples < most {
+            let (first, mut labels, mut cut) = (at, 0, false);
+            let sample = self.sample(tube, &mut |group, piece| {
+                let rows = piece.first..piece.first + piece.rows;
+                source[at..at + piece.rows].copy_from_slice(&group.source[rows.clone()]);
+                target[at..at + piece.rows].copy_from_slice(&group.target[rows.clone()]);
+                source_lens[facts.documents] = piece.rows as u32;
+                labels += group.target[rows].iter().filter(|label| **label != IGNORE).count() as u64;
+                at += piece.rows;
+                facts.documents += 1;
+                cut |= piece.cut;
+            });
+            let dropped = match sample {
+                Ok(Some(dropped)) => dropped,
+                Ok(None) => break,
+                Err(error) => {
+                    self.handed = before;
+                    return Err(error);
+                }
+            };
+            target_lens[facts.samples] = (at - first) as u32;
+            facts.samples += 1;
+            facts.labels += labels;
+            facts.dropped += dropped;
+            facts.truncated += usize::from(cut);
+            facts.unlabelled += usize::from(labels == 0);
+        }
+        facts.source_tokens = at as u64;
+        facts.target_tokens = at as u64;
+        facts.cursor_after = self.handed;
+        Ok(facts)
+    }
+
+    fn pass_over(&mut self, tube: &Tube, most: usize) -> Result<usize, DataError> {
+        let mut samples = 0;
+        while samples < most && self.sample(tube, &mut |_, _| ())?.is_some() {
+            samples += 1;
+        }
+        Ok(samples)
+    }
+
+    fn cursor(&self) -> Cursor {
+        self.handed
     }
 }
 

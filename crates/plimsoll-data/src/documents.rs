@@ -4,17 +4,16 @@
 //! stream, and one assembler, in the caller's thread, makes samples of them. A long text is taken in parts, so that no
 //! thread holds all of it. It knows no device and no engine.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::assemble::Assembler;
 use crate::buckets::GROUP_BATCHES;
+use crate::crew::Crew;
+use crate::dealer::Dealer;
 use crate::document::{self, Part, Tokens, part_end};
-use crate::error::panic_message;
-use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook, Until};
+use crate::loader::{BatchFacts, LoaderSettings, Until};
 use crate::pairs::lock;
 use crate::patience::GiveUp;
 use crate::prepared::Fit;
@@ -26,12 +25,8 @@ use crate::{Cursor, DataError, Kind, Long, Order, Recipe, Sources, TextTokenizer
 /// The running loader of documents.
 pub(crate) struct DocumentLoader {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    assembler: Assembler,
-    samples: usize,
-    handed: u64,
-    limit: Option<u64>,
-    ranks: Ranks,
+    crew: Crew,
+    dealer: Dealer<Assembler>,
 }
 
 struct Shared {
@@ -81,7 +76,7 @@ impl DocumentLoader {
         settings: LoaderSettings,
         until: Until,
     ) -> Result<DocumentLoader, DataError> {
-        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
+        let LoaderSettings { shape, prefetch_batches, cursor, .. } = settings;
         let fit = sources.fit(&tokenizer, &recipe, [shape.source_len, shape.target_len])?;
         let stream = Stream::start(sources.clone(), order, cursor);
         let assembler = Assembler::new(shape, cursor, recipe.is_by_length());
@@ -95,53 +90,15 @@ impl DocumentLoader {
             rows: shape.source_len,
             until,
         });
-        let mut loader = DocumentLoader {
-            shared,
-            threads: Vec::with_capacity(threads),
-            assembler,
-            samples: shape.samples,
-            handed: 0,
-            limit,
-            ranks,
-        };
-        for number in 0..threads {
-            let shared = loader.shared.clone();
-            let hook = on_thread_start.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("loader-{number}"))
-                .stack_size(LOADER_STACK_BYTES)
-                .spawn(move || work(&shared, hook))?;
-            loader.threads.push(thread);
-        }
+        let dealer = Dealer::new(assembler, &settings);
+        let mut loader = DocumentLoader { shared, crew: Crew::default(), dealer };
+        let asked = (settings.threads, settings.on_thread_start);
+        loader.crew.begin(&loader.shared, asked, produce, |shared, error| shared.tube.fail_now(error))?;
         Ok(loader)
     }
 
-    /// The batch of this rank. What is in a sample depends on all before it, so those of the others are made too, and dropped.
     pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
-        let before = self.pass_over(self.ranks.rank)?;
-        let mut facts = self.assembler.fill(&self.shared.tube, self.most(), slot)?;
-        self.handed += facts.samples as u64;
-        let behind = self.pass_over(self.ranks.of - 1 - self.ranks.rank)?;
-        facts.round_samples = before + facts.samples + behind;
-        facts.cursor_after = self.cursor();
-        Ok(facts)
-    }
-
-    /// How many samples that were.
-    fn pass_over(&mut self, batches: usize) -> Result<usize, DataError> {
-        let mut samples = 0;
-        for _ in 0..batches {
-            let made = self.assembler.pass_over(&self.shared.tube, self.most())?;
-            self.handed += made as u64;
-            samples += made;
-        }
-        Ok(samples)
-    }
-
-    /// Samples of the next batch at most.
-    fn most(&self) -> usize {
-        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.handed));
-        left.min(self.samples as u64) as usize
+        self.dealer.next(&self.shared.tube, slot)
     }
 
     pub fn give_up_when(&self, asked: GiveUp) {
@@ -149,29 +106,14 @@ impl DocumentLoader {
     }
 
     pub fn cursor(&self) -> Cursor {
-        self.assembler.cursor()
+        self.dealer.cursor()
     }
 }
 
 impl Drop for DocumentLoader {
     fn drop(&mut self) {
         self.shared.tube.stop();
-        for thread in self.threads.drain(..) {
-            // A panic was already turned into an error; there is nobody left to tell.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn work(shared: &Shared, hook: Option<ThreadHook>) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(hook) = hook {
-            hook();
-        }
-        produce(shared);
-    }));
-    if let Err(panic) = outcome {
-        shared.tube.fail_now(DataError::ThreadPanicked { reason: panic_message(panic) });
+        self.crew.end();
     }
 }
 

@@ -6,6 +6,7 @@
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::buckets::{Buckets, GROUP_BATCHES};
+use crate::dealer::Assemble;
 use crate::tube::Tube;
 use crate::{BatchFacts, Cursor, DataError};
 
@@ -80,55 +81,6 @@ impl PairAssembler {
         (words * size_of::<u32>() + most * size_of::<Pair>()) as u64 + sorting
     }
 
-    /// Behind what was handed out.
-    pub fn cursor(&self) -> Cursor {
-        self.handed
-    }
-
-    /// Fills `slot` with up to `most` samples from `tube`.
-    pub fn fill(&mut self, tube: &Tube, most: usize, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
-        let BatchSlot { source, target, source_lens, target_lens } = slot;
-        source_lens.fill(0);
-        target_lens.fill(0);
-        let mut facts = BatchFacts::default();
-        let before = self.handed;
-        let (mut source_at, mut target_at) = (0, 0);
-        while facts.samples < most {
-            let (pair, dropped) = match self.sample(tube) {
-                Ok(Some(sample)) => sample,
-                Ok(None) => break,
-                Err(error) => {
-                    self.handed = before;
-                    return Err(error);
-                }
-            };
-            let words = &self.group.words[pair.first..][..pair.source + pair.target];
-            source[source_at..source_at + pair.source].copy_from_slice(&words[..pair.source]);
-            target[target_at..target_at + pair.target].copy_from_slice(&words[pair.source..]);
-            source_lens[facts.samples] = pair.source as u32;
-            target_lens[facts.samples] = pair.target as u32;
-            (source_at, target_at) = (source_at + pair.source, target_at + pair.target);
-            facts.samples += 1;
-            facts.dropped += dropped;
-            facts.truncated += usize::from(pair.cut);
-        }
-        facts.source_tokens = source_at as u64;
-        facts.target_tokens = target_at as u64;
-        facts.documents = facts.samples;
-        facts.labels = facts.target_tokens;
-        facts.cursor_after = self.handed;
-        Ok(facts)
-    }
-
-    /// Makes up to `most` samples, for nobody; how many there were.
-    pub fn pass_over(&mut self, tube: &Tube, most: usize) -> Result<usize, DataError> {
-        let mut samples = 0;
-        while samples < most && self.sample(tube)?.is_some() {
-            samples += 1;
-        }
-        Ok(samples)
-    }
-
     /// The next sample, and how many rows were left out before it; none at the end.
     fn sample(&mut self, tube: &Tube) -> Result<Option<(Pair, u64)>, DataError> {
         while self.taken == self.group.pairs.len() {
@@ -200,5 +152,53 @@ impl PairAssembler {
             group.first = self.made;
         }
         Ok(!(over && nothing))
+    }
+}
+
+impl Assemble for PairAssembler {
+    fn fill(&mut self, tube: &Tube, most: usize, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
+        let BatchSlot { source, target, source_lens, target_lens } = slot;
+        source_lens.fill(0);
+        target_lens.fill(0);
+        let mut facts = BatchFacts::default();
+        let before = self.handed;
+        let (mut source_at, mut target_at) = (0, 0);
+        while facts.samples < most {
+            let (pair, dropped) = match self.sample(tube) {
+                Ok(Some(sample)) => sample,
+                Ok(None) => break,
+                Err(error) => {
+                    self.handed = before;
+                    return Err(error);
+                }
+            };
+            let words = &self.group.words[pair.first..][..pair.source + pair.target];
+            source[source_at..source_at + pair.source].copy_from_slice(&words[..pair.source]);
+            target[target_at..target_at + pair.target].copy_from_slice(&words[pair.source..]);
+            source_lens[facts.samples] = pair.source as u32;
+            target_lens[facts.samples] = pair.target as u32;
+            (source_at, target_at) = (source_at + pair.source, target_at + pair.target);
+            facts.samples += 1;
+            facts.dropped += dropped;
+            facts.truncated += usize::from(pair.cut);
+        }
+        facts.source_tokens = source_at as u64;
+        facts.target_tokens = target_at as u64;
+        facts.documents = facts.samples;
+        facts.labels = facts.target_tokens;
+        facts.cursor_after = self.handed;
+        Ok(facts)
+    }
+
+    fn pass_over(&mut self, tube: &Tube, most: usize) -> Result<usize, DataError> {
+        let mut samples = 0;
+        while samples < most && self.sample(tube)?.is_some() {
+            samples += 1;
+        }
+        Ok(samples)
+    }
+
+    fn cursor(&self) -> Cursor {
+        self.handed
     }
 }

@@ -4,14 +4,13 @@
 //! order of the stream, and one assembler, in the caller's thread, makes batches of them. Invariant: as of `pairs.rs`, which is for all
 //! other pairs, and where a rank need not tokenise what others get. It knows no device and no engine.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
-use crate::error::panic_message;
-use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook, Until};
+use crate::crew::Crew;
+use crate::dealer::Dealer;
+use crate::loader::{BatchFacts, LoaderSettings, Until};
 use crate::pair_groups::{PairAssembler, group_samples};
 use crate::pairs::{copy, lock};
 use crate::patience::GiveUp;
@@ -24,12 +23,8 @@ use crate::{Cursor, DataError, Long, Order, Recipe, Sources, TextTokenizer};
 /// The running loader of such pairs.
 pub(crate) struct PairedLoader {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    assembler: PairAssembler,
-    samples: usize,
-    handed: u64,
-    limit: Option<u64>,
-    ranks: Ranks,
+    crew: Crew,
+    dealer: Dealer<PairAssembler>,
 }
 
 struct Shared {
@@ -76,7 +71,7 @@ impl PairedLoader {
         settings: LoaderSettings,
         until: Until,
     ) -> Result<PairedLoader, DataError> {
-        let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
+        let LoaderSettings { shape, prefetch_batches, cursor, .. } = settings;
         let fit = sources.fit(&tokenizer, recipe, [shape.source_len, shape.target_len])?;
         let stream = Stream::start(sources.clone(), order, cursor);
         let shared = Arc::new(Shared {
@@ -89,53 +84,15 @@ impl PairedLoader {
             drops: recipe.long() == Long::Drop,
             until,
         });
-        let mut loader = PairedLoader {
-            shared,
-            threads: Vec::with_capacity(threads),
-            assembler: PairAssembler::new(shape, cursor, recipe.is_by_length()),
-            samples: shape.samples,
-            handed: 0,
-            limit,
-            ranks,
-        };
-        for number in 0..threads {
-            let shared = loader.shared.clone();
-            let hook = on_thread_start.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("loader-{number}"))
-                .stack_size(LOADER_STACK_BYTES)
-                .spawn(move || work(&shared, hook))?;
-            loader.threads.push(thread);
-        }
+        let dealer = Dealer::new(PairAssembler::new(shape, cursor, recipe.is_by_length()), &settings);
+        let mut loader = PairedLoader { shared, crew: Crew::default(), dealer };
+        let asked = (settings.threads, settings.on_thread_start);
+        loader.crew.begin(&loader.shared, asked, produce, |shared, error| shared.tube.fail_now(error))?;
         Ok(loader)
     }
 
-    /// The batch of this rank. What is in a batch depends on all before it, so those of the others are made too, and dropped.
     pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
-        let before = self.pass_over(self.ranks.rank)?;
-        let mut facts = self.assembler.fill(&self.shared.tube, self.most(), slot)?;
-        self.handed += facts.samples as u64;
-        let behind = self.pass_over(self.ranks.of - 1 - self.ranks.rank)?;
-        facts.round_samples = before + facts.samples + behind;
-        facts.cursor_after = self.cursor();
-        Ok(facts)
-    }
-
-    /// How many samples that were.
-    fn pass_over(&mut self, batches: usize) -> Result<usize, DataError> {
-        let mut samples = 0;
-        for _ in 0..batches {
-            let made = self.assembler.pass_over(&self.shared.tube, self.most())?;
-            self.handed += made as u64;
-            samples += made;
-        }
-        Ok(samples)
-    }
-
-    /// Samples of the next batch at most.
-    fn most(&self) -> usize {
-        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.handed));
-        left.min(self.samples as u64) as usize
+        self.dealer.next(&self.shared.tube, slot)
     }
 
     pub fn give_up_when(&self, asked: GiveUp) {
@@ -143,29 +100,14 @@ impl PairedLoader {
     }
 
     pub fn cursor(&self) -> Cursor {
-        self.assembler.cursor()
+        self.dealer.cursor()
     }
 }
 
 impl Drop for PairedLoader {
     fn drop(&mut self) {
         self.shared.tube.stop();
-        for thread in self.threads.drain(..) {
-            // A panic was already turned into an error; there is nobody left to tell.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn work(shared: &Shared, hook: Option<ThreadHook>) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(hook) = hook {
-            hook();
-        }
-        produce(shared);
-    }));
-    if let Err(panic) = outcome {
-        shared.tube.fail_now(DataError::ThreadPanicked { reason: panic_message(panic) });
+        self.crew.end();
     }
 }
 

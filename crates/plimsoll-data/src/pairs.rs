@@ -5,14 +5,12 @@
 //! nothing but the waiting. All buffers exist when `start` returns, `next` allocates nothing. The cursor counts what was
 //! handed out. It knows no device and no engine.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
-use crate::error::panic_message;
-use crate::loader::{BatchFacts, LOADER_STACK_BYTES, LoaderSettings, Ranks, ThreadHook};
+use crate::crew::Crew;
+use crate::loader::{BatchFacts, LoaderSettings, Ranks};
 use crate::patience::{GiveUp, Patience};
 use crate::prepared::Fit;
 use crate::ring::Slot;
@@ -23,7 +21,7 @@ use crate::{Cursor, DataError, Order, Recipe, Sources, TextTokenizer};
 /// The running loader of pairs.
 pub(crate) struct PairLoader {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    crew: Crew,
     next_batch: u64,
 }
 
@@ -105,16 +103,9 @@ impl PairLoader {
             limit,
             ranks,
         });
-        let mut loader = PairLoader { shared, threads: Vec::with_capacity(threads), next_batch: 0 };
-        for number in 0..threads {
-            let shared = loader.shared.clone();
-            let hook = on_thread_start.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("loader-{number}"))
-                .stack_size(LOADER_STACK_BYTES)
-                .spawn(move || work(&shared, hook))?;
-            loader.threads.push(thread);
-        }
+        let mut loader = PairLoader { shared, crew: Crew::default(), next_batch: 0 };
+        let asked = (threads, on_thread_start);
+        loader.crew.begin(&loader.shared, asked, produce, |shared, error| shared.fail(0, error))?;
         Ok(loader)
     }
 
@@ -170,10 +161,7 @@ impl Drop for PairLoader {
     fn drop(&mut self) {
         lock(&self.shared.state).stop = true;
         self.shared.room.notify_all();
-        for thread in self.threads.drain(..) {
-            // A panic was already turned into an error; there is nobody left to tell.
-            let _ = thread.join();
-        }
+        self.crew.end();
     }
 }
 
@@ -208,18 +196,6 @@ impl Shared {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         !state.stop && !state.failed
-    }
-}
-
-fn work(shared: &Shared, hook: Option<ThreadHook>) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(hook) = hook {
-            hook();
-        }
-        produce(shared);
-    }));
-    if let Err(panic) = outcome {
-        shared.fail(0, DataError::ThreadPanicked { reason: panic_message(panic) });
     }
 }
 
