@@ -1,9 +1,10 @@
 //! The loader alone, in a process of its own, for `bench/loader`: batches of texts from files, as fast as they come.
 //!
 //!     loader_speed FILE... --tokenizer FOLDER/tokenizer.json [--length 256] [--batch 32] [--threads 2] [--window 64]
-//!                  [--memory MIB] [--seconds 8 | --passes N]
+//!                  [--memory MIB] [--seconds 8 | --passes N] [--cache FOLDER] [--row N]
 //!
-//! Prints `began` with the first batch, then a line of JSON: rows and tokens a second, and the MiB that the process has at its end and had
+//! Prints `began` with the first batch, and how long it took to open the files and to get it (from row N of the pass on; with a folder in which
+//! what is found out about the files is kept), then a line of JSON: rows and tokens a second, and the MiB that the process has at its end and had
 //! at its peak above those that it had before it opened anything. With `--passes`, a line after each pass. With `--memory`, window and
 //! threads are what that ceiling leaves, and pages of the files do not stay in the page cache.
 
@@ -40,8 +41,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = PathBuf::from(said.get("tokenizer").ok_or("--tokenizer is missing")?);
     let tokenizer = Arc::new(TextTokenizer::load(&tokenizer, usize::MAX, 1, 0)?);
     let tables = (resident("VmRSS:")? - before) * 1024;
-    let opening = Opening { cached: if ceiling > 0 { 0 } else { u64::MAX }, ..Opening::default() };
+    let folder = said.get("cache").map(PathBuf::from);
+    let cached = if ceiling > 0 { 0 } else { u64::MAX };
+    let opening = Opening { folder: folder.as_deref(), cached, ..Opening::default() };
+    let start = Instant::now();
     let sources = Arc::new(Sources::open_with(&files, Kind::Text, Columns::default(), opening)?);
+    let opened = start.elapsed().as_secs_f64();
     let shape = BatchShape { samples: batch, source_len: length, target_len: length, documents: 1 };
     let recipe = Recipe::text(Long::Cut, None);
     let order = Order::new(1, true).with_window(number("window", 64)?);
@@ -60,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         effective_batch: batch,
         threads,
         prefetch_batches: PREFETCH,
-        cursor: Cursor::default(),
+        cursor: Cursor { position: number("row", 0)? as u64, ..Cursor::default() },
         limit: None,
         ranks: Ranks::ONE,
         on_thread_start: None,
@@ -73,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let facts = loader.next(BatchSlot { source, target, source_lens, target_lens })?;
         let Some(began) = began else {
             began = Some(Instant::now());
-            println!("began");
+            println!("began: {opened:.3} s to open, {:.3} s to the first batch", start.elapsed().as_secs_f64());
             continue;
         };
         rows += facts.samples;

@@ -51,6 +51,11 @@ impl ArrowFile {
             + (self.shape.leaves.capacity() * size_of::<LeafShape>()) as u64
     }
 
+    /// Rows of all batches.
+    pub fn rows(&self) -> u64 {
+        self.batches.last().map_or(0, |batch| batch.first_row + batch.rows)
+    }
+
     fn cells(&self, file: &Arc<Input>, batch: &Batch) -> ArrowCells {
         ArrowCells::open(file, &self.shape, &batch.leaves, &self.dictionaries)
     }
@@ -65,13 +70,12 @@ pub(crate) struct ArrowScratch {
 /// Checks all of `path` and adds its rows to `builder`.
 pub(crate) fn scan(
     origin: &Origin,
-    number: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ArrowFile, DataError> {
-    guarded(|| scan_file(origin, number, kind, wanted, chosen, builder), |reason| bad(origin.path(), "data", reason))
+    guarded(|| scan_file(origin, kind, wanted, chosen, builder), |reason| bad(origin.path(), "data", reason))
 }
 
 /// Appends the rows of `block` to `texts`.
@@ -92,7 +96,6 @@ fn bad(path: &Path, place: &str, reason: String) -> DataError {
 
 fn scan_file(
     origin: &Origin,
-    number: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
@@ -109,12 +112,7 @@ fn scan_file(
     let mut batches = Vec::new();
     let mut text = RowText::default();
     let wants = names.wants();
-    while let Some(head) = messages.next()? {
-        let Some(leaves) = index.message(&messages.file, &head).map_err(|fault| fault.at(path, head.place.clone()))?
-        else {
-            continue;
-        };
-        let batch = Batch { first_row: rows, ..leaves };
+    while let Some(batch) = index.next_batch(&mut messages, path, rows)? {
         if !packed && batch.leaves.iter().any(Places::is_packed) {
             packed = true;
             builder.aim_at_least(PARQUET_BLOCK);
@@ -137,21 +135,31 @@ fn scan_file(
                 builder.oversized_row(path, place())?;
                 continue;
             }
-            builder.row(number, row, 0, bytes as u32, source.len() as u64, target.len() as u64);
+            builder.row(row, 0, bytes as u32, source.len() as u64, target.len() as u64);
         }
         rows += batch.rows;
         builder.facts.arrow_bytes = builder.facts.arrow_bytes.max(cells.heap_bytes());
         batches.push(batch);
     }
     builder.close();
-    let kept = ArrowFile {
-        bytes: messages.bytes,
-        shape: index.shape,
-        batches: batches.into(),
-        dictionaries: index.dictionaries.into(),
-    };
+    let kept = index.into_file(messages.bytes, batches);
     builder.facts.row_group_bytes += kept.heap_bytes();
     Ok(kept)
+}
+
+/// A file whose cells were all seen before: only what its messages say is read.
+pub(crate) fn reopen(origin: &Origin, names: &ChosenColumns) -> Result<ArrowFile, DataError> {
+    let open = || {
+        let (path, mut messages) = (origin.path(), Messages::open(origin)?);
+        let mut index = Index::new(messages.walked()?.shape(path, names)?);
+        let (mut batches, mut rows) = (Vec::new(), 0);
+        while let Some(batch) = index.next_batch(&mut messages, path, rows)? {
+            rows += batch.rows;
+            batches.push(batch);
+        }
+        Ok(index.into_file(messages.bytes, batches))
+    };
+    guarded(open, |reason| bad(origin.path(), "data", reason))
 }
 
 /// What messages say, as they come.
@@ -166,6 +174,26 @@ impl Index {
     fn new(shape: Shape) -> Index {
         let ids = shape.leaves.iter().filter_map(|leaf| leaf.coded).map(|coded| (coded.dictionary, 0));
         Index { current: ids.collect(), dictionaries: vec![Arc::default()], shape }
+    }
+
+    fn into_file(self, bytes: u64, batches: Vec<Batch>) -> ArrowFile {
+        ArrowFile { bytes, shape: self.shape, batches: batches.into(), dictionaries: self.dictionaries.into() }
+    }
+
+    /// Takes messages up to the next batch that has rows, the first of which is row `first_row`.
+    fn next_batch(
+        &mut self,
+        messages: &mut Messages<'_>,
+        path: &Path,
+        first_row: u64,
+    ) -> Result<Option<Batch>, DataError> {
+        while let Some(head) = messages.next()? {
+            let batch = self.message(&messages.file, &head).map_err(|fault| fault.at(path, head.place.clone()))?;
+            if let Some(batch) = batch {
+                return Ok(Some(Batch { first_row, ..batch }));
+            }
+        }
+        Ok(None)
     }
 
     /// Takes a message; its places and rows, where it is a batch that has any.

@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use crate::DataError;
 use crate::block_shelf::{FOOTER, Label, Shelf, WALK_HEAP, is_full};
@@ -55,6 +56,8 @@ impl BlockCache {
 #[derive(Debug)]
 pub(crate) struct RemoteBlocks {
     file: RemoteFile,
+    /// Its version, or where that is not known a word that nobody else has: then nothing that others kept is used.
+    mark: String,
     name: u64,
     files: Arc<dyn RemoteFiles>,
     cache: Arc<BlockCache>,
@@ -88,20 +91,29 @@ fn ahead(followed: &mut [Followed; FOLLOWED], number: u64) -> u64 {
 
 impl RemoteBlocks {
     pub fn new(file: RemoteFile, files: Arc<dyn RemoteFiles>, cache: Arc<BlockCache>) -> RemoteBlocks {
+        let mark = match file.version.is_empty() {
+            true => format!("unknown to process {} at {:?}", std::process::id(), SystemTime::now()),
+            false => file.version.clone(),
+        };
         let mut hasher = DefaultHasher::new();
-        (&file.url, &file.version, file.bytes).hash(&mut hasher);
+        (&file.url, &mark, file.bytes).hash(&mut hasher);
         let words = file.bytes.div_ceil(BLOCK).div_ceil(64);
         let seen = (0..words).map(|_| AtomicU64::new(0)).collect();
-        RemoteBlocks { name: hasher.finish(), file, files, cache, seen, followed: Mutex::default() }
+        RemoteBlocks { name: hasher.finish(), mark, file, files, cache, seen, followed: Mutex::default() }
     }
 
     pub fn file(&self) -> &RemoteFile {
         &self.file
     }
 
+    /// What tells this version of it from others.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
     /// Heap of what is kept, in bytes.
     pub fn heap_bytes(&self) -> u64 {
-        let texts = self.file.url.capacity() + self.file.version.capacity();
+        let texts = self.file.url.capacity() + self.file.version.capacity() + self.mark.capacity();
         (size_of::<RemoteBlocks>() + size_of_val(&*self.seen) + texts) as u64
     }
 
@@ -110,7 +122,7 @@ impl RemoteBlocks {
     }
 
     fn label(&self, number: u64) -> Label<'_> {
-        Label { url: &self.file.url, version: &self.file.version, number }
+        Label { url: &self.file.url, version: &self.mark, number }
     }
 
     /// Reads from the block that `at` lies in. `open` is the block that the caller read last.

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::DataError;
 use crate::block_cache::{BlockCache, RemoteBlocks};
@@ -99,8 +100,30 @@ impl Origin {
                 let file = blocks.file();
                 file.url.hash(&mut hasher);
                 let url = hasher.finish();
-                file.version.hash(&mut hasher);
+                blocks.mark().hash(&mut hasher);
                 Ok(format!("{url:016x}-{}-{:016x}", file.bytes, hasher.finish()))
+            }
+        }
+    }
+
+    /// Tells this version of it from all others, as far as anybody can; nothing where another one might look the same.
+    pub fn version(&self) -> Option<String> {
+        match &self.place {
+            Place::Here(_) => {
+                let facts = fs_err::metadata(&self.path).ok()?;
+                let changed = Duration::new(facts.mtime().try_into().ok()?, facts.mtime_nsec().try_into().ok()?);
+                // The clock of a file system ticks every few milliseconds, of some every two seconds. What changes once more in the
+                // same tick shows no other time.
+                let tick = Duration::from_millis(if facts.mtime_nsec() == 0 { 2_000 } else { 100 });
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+                let calm = now.checked_sub(changed).is_some_and(|since| since >= tick);
+                let (number, bytes) = (facts.ino(), facts.len());
+                let status = (facts.ctime(), facts.ctime_nsec());
+                calm.then(|| format!("{number} of {bytes} bytes, {changed:?}, {status:?}"))
+            }
+            Place::There(blocks) => {
+                let file = blocks.file();
+                (!file.version.is_empty()).then(|| format!("{} of {} bytes, {}", file.url, file.bytes, file.version))
             }
         }
     }

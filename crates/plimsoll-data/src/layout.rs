@@ -16,7 +16,7 @@ pub(crate) const MAX_BLOCK_ROWS: u32 = 4096;
 pub const MAX_ROW_BYTES: usize = 64 << 20;
 
 /// A run of rows that is read in one go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Block {
     /// Text: offset of its first byte. Parquet and Arrow: number of its first row in the file.
     pub place: u64,
@@ -111,6 +111,29 @@ pub struct DataFacts {
     pub mixture: u64,
 }
 
+impl DataFacts {
+    /// These and those of more files.
+    pub(crate) fn join(&mut self, more: &DataFacts) {
+        let DataFacts { rows, blocks, files, row_group_bytes, oversized, .. } = more;
+        self.rows += rows;
+        self.blocks += blocks;
+        self.files += files;
+        self.row_group_bytes += row_group_bytes;
+        self.oversized += oversized;
+        self.longest_line = self.longest_line.max(more.longest_line);
+        self.most_cells = self.most_cells.max(more.most_cells);
+        self.unpacking_bytes = self.unpacking_bytes.max(more.unpacking_bytes);
+        self.longest_source = self.longest_source.max(more.longest_source);
+        self.longest_target = self.longest_target.max(more.longest_target);
+        self.largest_block = self.largest_block.max(more.largest_block);
+        self.arrow_bytes = self.arrow_bytes.max(more.arrow_bytes);
+        self.remote_bytes = self.remote_bytes.max(more.remote_bytes);
+        self.source_pages.join(&more.source_pages);
+        self.target_pages.join(&more.target_pages);
+        self.input_pages.join(&more.input_pages);
+    }
+}
+
 /// The largest Parquet pages of one column; all zero where there is no Parquet file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ColumnPages {
@@ -126,7 +149,17 @@ pub struct ColumnPages {
     pub most_dictionary_values: u64,
 }
 
-/// Groups rows into blocks while a file is scanned.
+impl ColumnPages {
+    fn join(&mut self, more: &ColumnPages) {
+        self.largest_stored = self.largest_stored.max(more.largest_stored);
+        self.largest_page = self.largest_page.max(more.largest_page);
+        self.most_page_values = self.most_page_values.max(more.most_page_values);
+        self.largest_dictionary = self.largest_dictionary.max(more.largest_dictionary);
+        self.most_dictionary_values = self.most_dictionary_values.max(more.most_dictionary_values);
+    }
+}
+
+/// Groups rows into blocks while a file is scanned; their `file` is 0.
 pub(crate) struct BlockBuilder {
     blocks: Vec<Block>,
     open: Option<Block>,
@@ -150,20 +183,15 @@ impl BlockBuilder {
         }
     }
 
-    /// From here on blocks are of so many bytes.
-    pub fn aim_at(&mut self, target: u32) {
-        self.close();
-        self.target = target;
-    }
-
     /// From here on blocks are of at least so many bytes.
     pub fn aim_at_least(&mut self, target: u32) {
-        self.aim_at(self.target.max(target));
+        self.close();
+        self.target = self.target.max(target);
     }
 
-    /// One more row of `file`: it begins at `place` and is stored in `raw` bytes; `gap` bytes lie between the row before
+    /// One more row: it begins at `place` and is stored in `raw` bytes; `gap` bytes lie between the row before
     /// and this one.
-    pub fn row(&mut self, file: u32, place: u64, gap: u32, raw: u32, source_bytes: u64, target_bytes: u64) {
+    pub fn row(&mut self, place: u64, gap: u32, raw: u32, source_bytes: u64, target_bytes: u64) {
         let text = (source_bytes + target_bytes) as u32;
         if let Some(file) = &mut self.read_once {
             file.passed(u64::from(gap) + u64::from(raw));
@@ -172,7 +200,7 @@ impl BlockBuilder {
         self.facts.longest_source = self.facts.longest_source.max(source_bytes);
         self.facts.longest_target = self.facts.longest_target.max(target_bytes);
         let grown = self.open.map_or(0, |b| b.raw_bytes.saturating_add(gap).saturating_add(raw));
-        if self.open.is_some_and(|b| b.rows >= MAX_BLOCK_ROWS || b.file != file) || grown > self.target {
+        if self.open.is_some_and(|b| b.rows >= MAX_BLOCK_ROWS) || grown > self.target {
             self.close();
         }
         match &mut self.open {
@@ -181,7 +209,7 @@ impl BlockBuilder {
                 block.text_bytes += text;
                 block.rows += 1;
             }
-            None => self.open = Some(Block { place, raw_bytes: raw, text_bytes: text, rows: 1, file }),
+            None => self.open = Some(Block { place, raw_bytes: raw, text_bytes: text, rows: 1, file: 0 }),
         }
     }
 
@@ -215,16 +243,11 @@ impl BlockBuilder {
         }
     }
 
-    /// Blocks that are closed.
-    pub fn count(&self) -> usize {
-        self.blocks.len()
-    }
-
     /// The index and the facts.
-    pub fn finish(mut self) -> (Box<[Block]>, DataFacts) {
+    pub fn finish(mut self) -> (Vec<Block>, DataFacts) {
         self.close();
         self.facts.blocks = self.blocks.len() as u64;
-        (self.blocks.into_boxed_slice(), self.facts)
+        (self.blocks, self.facts)
     }
 }
 
@@ -238,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn blocks_end_at_the_target_the_row_limit_and_the_file() {
+    fn blocks_end_at_the_target_and_the_row_limit() {
         let mut b = BlockBuilder::new(100);
         for i in 0..5 {
-            b.row(0, i * 40, 0, 40, 10, 10);
+            b.row(i * 40, 0, 40, 10, 10);
         }
-        b.row(1, 0, 0, 500, 200, 200);
-        b.row(1, 500, 0, 10, 1, 1);
+        b.row(200, 0, 500, 200, 200);
+        b.row(700, 0, 10, 1, 1);
         let (blocks, facts) = b.finish();
         let rows: Vec<u32> = blocks.iter().map(|b| b.rows).collect();
         assert_eq!(rows, [2, 2, 1, 1, 1]);
@@ -252,7 +275,7 @@ mod tests {
 
         let mut b = BlockBuilder::new(u32::MAX);
         for i in 0..u64::from(MAX_BLOCK_ROWS) + 1 {
-            b.row(0, i, 0, 1, 0, 0);
+            b.row(i, 0, 1, 0, 0);
         }
         assert_eq!(b.finish().0.len(), 2);
     }

@@ -88,6 +88,11 @@ impl Frames {
         self.own.is_none().then_some(self.path.as_path())
     }
 
+    /// Bytes of the file, unpacked.
+    pub fn unpacked(&self) -> u64 {
+        self.unpacked
+    }
+
     /// The frames of `original`, if they were made before.
     pub fn find(original: &Origin, folder: &Path) -> Option<Frames> {
         Frames::open(place_of(original, folder).ok()?).ok()

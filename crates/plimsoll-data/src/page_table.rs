@@ -20,11 +20,11 @@ const APART: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageAt {
     /// Where its header begins.
-    offset: u64,
+    pub offset: u64,
     /// The number of its first row in the row group.
     pub first_row: u32,
     /// Some of them, or of those behind, refer to the dictionary.
-    dictionary: bool,
+    pub dictionary: bool,
 }
 
 /// Entries of one column chunk, in order.
@@ -60,6 +60,16 @@ impl PageTable {
         }
         self.0.shrink_to_fit();
         self
+    }
+
+    /// Its entries.
+    pub fn entries(&self) -> &[PageAt] {
+        &self.0
+    }
+
+    /// A table of entries as [`PageTable::entries`] gave them.
+    pub fn of(entries: Vec<PageAt>) -> PageTable {
+        PageTable(entries)
     }
 
     /// Heap, in bytes.

@@ -49,13 +49,12 @@ pub(crate) struct RowGroup {
 /// Checks all of `path` and adds its rows to `builder`.
 pub(crate) fn scan(
     origin: &Origin,
-    file: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ParquetFile, DataError> {
-    guarded(|| scan_file(origin, file, kind, wanted, chosen, builder), panicked(origin.path()))
+    guarded(|| scan_file(origin, kind, wanted, chosen, builder), panicked(origin.path()))
 }
 
 /// Appends the rows of `block` to `texts`.
@@ -75,17 +74,13 @@ fn panicked(path: &Path) -> impl FnOnce(String) -> DataError {
 
 fn scan_file(
     origin: &Origin,
-    file: u32,
     kind: Kind,
     wanted: &Columns,
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<ParquetFile, DataError> {
     let (path, placed) = (origin.path(), PlacedFile::open(origin)?);
-    let bad = |place: String, e: ParquetError| bad(path, place, e);
-    let footer = ParquetMetaDataReader::new()
-        .parse_and_finish(&placed)
-        .map_err(|e| bad(format!("footer of {} bytes", placed.len()), e))?;
+    let footer = footer(path, &placed)?;
     let names = match chosen {
         Some(names) => names.clone(),
         None => chosen.insert(wanted.choose(kind, path, "schema", &present(&footer))?).clone(),
@@ -110,6 +105,7 @@ fn scan_file(
         if large.next_if(|rows| group.rows > 0 && *rows == (0..group.rows)).is_some() {
             builder.left_out(group.rows);
             row += group.rows;
+            group.pages = group.chunks.iter().map(|_| PageTable::default()).collect();
             continue;
         }
         while row < first + group.rows {
@@ -132,7 +128,7 @@ fn scan_file(
             if std::mem::replace(&mut pages, columns[0].facts.pages()) != pages {
                 builder.close_half_full();
             }
-            builder.row(file, row, 0, bytes as u32, source.len() as u64, target.len() as u64);
+            builder.row(row, 0, bytes as u32, source.len() as u64, target.len() as u64);
             row += 1;
         }
         builder.close();
@@ -148,6 +144,47 @@ fn scan_file(
         column.facts.merge_into(pages);
     }
     Ok(kept)
+}
+
+fn footer(path: &Path, placed: &PlacedFile) -> Result<ParquetMetaData, DataError> {
+    let place = || format!("footer of {} bytes", placed.len());
+    ParquetMetaDataReader::new().parse_and_finish(placed).map_err(|e| bad(path, place(), e))
+}
+
+/// A file whose cells were all seen before, and where its pages lie: the tables of each row group, in order. Nothing where these are
+/// not of this file.
+pub(crate) fn reopen(
+    origin: &Origin,
+    names: &ChosenColumns,
+    tables: Vec<PageTable>,
+) -> Result<Option<ParquetFile>, DataError> {
+    let open = || {
+        let (path, placed) = (origin.path(), PlacedFile::open(origin)?);
+        let footer = footer(path, &placed)?;
+        keep(path, &footer, &leaves(path, &footer, names)?, placed.len())
+    };
+    let mut kept = guarded(open, panicked(origin.path()))?;
+    let wanted: usize = kept.row_groups.iter().map(|group| group.chunks.len()).sum();
+    if wanted != tables.len() {
+        return Ok(None);
+    }
+    let mut tables = tables.into_iter();
+    for group in &mut kept.row_groups {
+        group.pages = tables.by_ref().take(group.chunks.len()).collect();
+    }
+    Ok(Some(kept))
+}
+
+impl ParquetFile {
+    /// Rows of all row groups.
+    pub fn rows(&self) -> u64 {
+        self.row_groups.iter().map(|group| group.rows).sum()
+    }
+
+    /// Where the pages of each column lie, row group by row group.
+    pub fn tables(&self) -> impl Iterator<Item = &PageTable> {
+        self.row_groups.iter().flat_map(|group| &group.pages)
+    }
 }
 
 /// Rows of the group that are left out because one of their pages is too large; an error where that is refused.

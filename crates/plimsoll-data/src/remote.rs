@@ -20,7 +20,7 @@ pub struct RemoteFile {
     pub url: String,
     /// Its length.
     pub bytes: u64,
-    /// What tells this version of it from others.
+    /// What tells this version of it from others; empty where nobody says.
     pub version: String,
 }
 

@@ -37,6 +37,20 @@ impl RowFile {
         self.in_order.is_some()
     }
 
+    /// Its columns, where the file itself names them once.
+    pub fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    /// Bytes of it, unpacked; nothing where only reading all of it would tell.
+    pub fn unpacked(&self) -> Option<u64> {
+        match (&self.frames, self.in_order) {
+            (Some(frames), _) => Some(frames.unpacked()),
+            (None, Some(_)) => None,
+            (None, None) => Some(self.bytes),
+        }
+    }
+
     /// Heap of what is kept, in bytes.
     pub fn heap_bytes(&self) -> u64 {
         let names: usize = self.header.iter().map(String::capacity).sum();
@@ -67,8 +81,6 @@ impl RowFile {
 #[derive(Clone, Copy)]
 pub(crate) struct Scan<'a> {
     pub origin: &'a Origin,
-    /// Its number.
-    pub file: u32,
     pub form: Form,
     /// How it is packed, and the folder for its frames.
     pub packed: Option<(Packing, Option<&'a Path>)>,
@@ -84,18 +96,10 @@ pub(crate) fn scan(
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<RowFile, DataError> {
-    let bytes = of.origin.open()?.len()?;
-    let mut kept = RowFile { form: of.form, bytes, header: Box::default(), frames: None, in_order: None };
+    let mut kept = found(of)?;
     if let Some((packing, folder)) = of.packed {
         let needs = &mut builder.facts.unpacking_bytes;
-        kept.frames = if packing == Packing::Zstd { Frames::own(of.origin)? } else { None };
-        if kept.frames.is_none() && of.in_order {
-            kept.in_order = Some(packing);
-            *needs = (*needs).max(InOrder::heap_bytes(packing));
-        } else if kept.frames.is_none() {
-            let folder = folder.ok_or_else(|| DataError::NoFolder { path: of.origin.path().into() })?;
-            kept.frames = Frames::find(of.origin, folder);
-        }
+        *needs = (*needs).max(kept.in_order.map_or(0, InOrder::heap_bytes));
         *needs = (*needs).max(kept.frames.as_ref().map_or(READ_HEAP, Frames::read_heap));
         if let (None, None, Some(folder)) = (&kept.frames, kept.in_order, folder) {
             let mut unpacking = Unpacking::start(of.origin, packing, folder)?;
@@ -108,6 +112,28 @@ pub(crate) fn scan(
     Ok(RowFile { header, ..kept })
 }
 
+/// A file as it can be read; its frames only where they are there, its header not yet.
+fn found(of: Scan<'_>) -> Result<RowFile, DataError> {
+    let bytes = of.origin.open()?.len()?;
+    let mut kept = RowFile { form: of.form, bytes, header: Box::default(), frames: None, in_order: None };
+    let Some((packing, folder)) = of.packed else { return Ok(kept) };
+    kept.frames = if packing == Packing::Zstd { Frames::own(of.origin)? } else { None };
+    if kept.frames.is_none() && of.in_order {
+        kept.in_order = Some(packing);
+    } else if kept.frames.is_none() {
+        let folder = folder.ok_or_else(|| DataError::NoFolder { path: of.origin.path().into() })?;
+        kept.frames = Frames::find(of.origin, folder);
+    }
+    Ok(kept)
+}
+
+/// A file whose rows were all seen before, with its header. Nothing where it would have to be unpacked again.
+pub(crate) fn reopen(of: Scan<'_>, header: Vec<String>) -> Result<Option<RowFile>, DataError> {
+    let kept = RowFile { header: header.into(), ..found(of)? };
+    let can = of.packed.is_none() || kept.frames.is_some() || kept.in_order.is_some();
+    Ok(can.then_some(kept))
+}
+
 /// The rows of a stream; gives the header.
 fn scan_rows(
     of: Scan<'_>,
@@ -115,7 +141,7 @@ fn scan_rows(
     chosen: &mut Option<ChosenColumns>,
     builder: &mut BlockBuilder,
 ) -> Result<Box<[String]>, DataError> {
-    let Scan { origin, file, form, kind, wanted, .. } = of;
+    let Scan { origin, form, kind, wanted, .. } = of;
     let path = origin.path();
     let mut cutter = Cutter::new(form, &[]).with_most(builder.largest.row);
     let (mut raw, mut text) = (Vec::new(), RowText::default());
@@ -160,7 +186,7 @@ fn scan_rows(
         let (source, target) = text.texts(columns);
         builder.facts.longest_line = builder.facts.longest_line.max(read as u64);
         let gap = if start >= block_end { (start - block_end).min(u64::from(u32::MAX)) as u32 } else { 0 };
-        builder.row(file, start, gap, body.len() as u32, source.len() as u64, target.len() as u64);
+        builder.row(start, gap, body.len() as u32, source.len() as u64, target.len() as u64);
         block_end = offset;
     }
     builder.close();

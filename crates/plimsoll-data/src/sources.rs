@@ -1,26 +1,27 @@
 //! The opened files of one data set: found, checked, indexed.
 //!
-//! Invariant: what opens is whole: each row of each file was seen and is what its kind says. Opened sources hold no file
+//! Invariant: what opens is whole: each row of each file was seen, now or when its index was kept, and is what its kind says. Opened sources hold no file
 //! open and no text. They know nothing of order, tokens and batches.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::arrow_file::{self, ArrowFile, ArrowScratch};
+use crate::arrow_file::{self, ArrowScratch};
 use crate::block_cache::BlockCache;
 use crate::columns::{ChosenColumns, Columns};
-use crate::form::Form;
+use crate::data_file::{DataFile, Kept, Look, format};
 use crate::input::{Origin, Reach};
-use crate::layout::{Block, BlockBuilder, DataFacts, Largest, PARQUET_BLOCK, block_target};
+use crate::kept_index::Indices;
+use crate::layout::{Block, DataFacts, Largest, block_target};
 use crate::mixture::{DataSet, Set, Weight};
 use crate::order::mix;
 use crate::packed::Packing;
-use crate::page_cache::{self, LET_GO_EVERY, Pages, READ_AHEAD, ReadOnce};
-use crate::parquet_file::{self, ParquetFile};
+use crate::page_cache::{self, LET_GO_EVERY, Pages, READ_AHEAD};
+use crate::parquet_file;
 use crate::prepared::{self, Prepared};
 use crate::remote::{RemoteFiles, expand_url, refuse_secrets, remote_url};
-use crate::rows::{self, RowFile, RowScratch, Scan};
+use crate::rows::{self, RowScratch};
 use crate::visits::{Deal, Laid, largest};
 use crate::window::{RowPlace, Texts};
 use crate::{DataError, Kind, Order};
@@ -42,7 +43,7 @@ pub struct Sources {
 /// How files are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// Where packed files are unpacked to, and parts of files that lie elsewhere are kept.
+    /// Where packed files are unpacked to, and where parts of files that lie elsewhere and what was found out about files are kept.
     pub folder: Option<&'a Path>,
     /// Bytes of files that the kernel may keep in memory for us. Where the files are larger, hardly any of them stay.
     pub cached: u64,
@@ -68,20 +69,6 @@ impl Default for Opening<'_> {
     fn default() -> Self {
         Opening { folder: None, cached: u64::MAX, elsewhere: None, largest: Largest::default(), in_order: false }
     }
-}
-
-#[derive(Debug)]
-struct DataFile {
-    origin: Origin,
-    kept: Kept,
-}
-
-/// What is kept of a file between reads.
-#[derive(Debug)]
-enum Kept {
-    Rows(RowFile),
-    Parquet(ParquetFile),
-    Arrow(ArrowFile),
 }
 
 /// The most that one window of an order holds.
@@ -161,43 +148,33 @@ impl Sources {
         }
         let read = (stored > cached).then(|| AtomicU64::new(0));
         let pages = if read.is_some() { Pages::Go } else { Pages::Stay };
+        origins.iter_mut().for_each(|origin| origin.keep(pages));
         if let Some(reach) = &reach {
             reach.cache.keep(pages);
         }
-        let target = block_target(bytes);
-        let mut builder = BlockBuilder::new(target);
-        builder.largest = largest;
-        let mut opened = Vec::with_capacity(sets.len());
+        let mut facts = DataFacts::default();
+        if let Some(reach) = &reach {
+            facts.remote_bytes = BlockCache::heap_bytes() + reach.files.heap_bytes();
+        }
+        let indices = folder.map(Indices::open);
+        let look =
+            Look { kind, folder, in_order, largest, pages, target: block_target(bytes), indices: indices.as_ref() };
+        let (mut blocks, mut opened) = (Vec::new(), Vec::with_capacity(sets.len()));
         let mut chosen = None;
         let mut files: Vec<DataFile> = Vec::with_capacity(paths.len());
-        if let Some(reach) = &reach {
-            builder.facts.remote_bytes = BlockCache::heap_bytes() + reach.files.heap_bytes();
-        }
-        for (number, mut origin) in origins.into_iter().enumerate() {
-            let (file, set) = (number as u32, paths[number].0);
-            let (chosen, builder, wanted) = (&mut chosen, &mut builder, &sets[set].columns);
-            let (format, packing) = format(origin.path())?;
-            origin.keep(pages);
-            let once = pages == Pages::Go && !origin.is_remote();
-            builder.read_once = once.then(|| ReadOnce::new(origin.path())).transpose()?;
-            builder.aim_at(if matches!(format, Format::Parquet) { target.max(PARQUET_BLOCK) } else { target });
-            let kept = match format {
-                Format::Rows(form) => {
-                    let packed = packing.map(|packing| (packing, folder));
-                    let scan = Scan { origin: &origin, file, form, packed, in_order, kind, wanted };
-                    Kept::Rows(rows::scan(scan, chosen, builder)?)
-                }
-                Format::Parquet => Kept::Parquet(parquet_file::scan(&origin, file, kind, wanted, chosen, builder)?),
-                Format::Arrow => Kept::Arrow(arrow_file::scan(&origin, file, kind, wanted, chosen, builder)?),
-            };
+        for (number, origin) in origins.into_iter().enumerate() {
+            let set = paths[number].0;
+            let (kept, index) = look.at(&origin, &sets[set].columns, &mut chosen)?;
             files.push(DataFile { origin, kept });
+            facts.join(&index.facts);
+            blocks.extend(index.blocks.into_iter().map(|block| Block { file: number as u32, ..block }));
             if paths.get(number + 1).is_none_or(|(next, _)| *next != set) {
-                builder.close();
-                opened.push(end_set(&opened, chosen.take(), &files, builder, sets[set].weight)?);
+                let so_far = (blocks.len(), facts.rows);
+                opened.push(end_set(&opened, chosen.take(), &files, so_far, sets[set].weight)?);
             }
         }
-        let (blocks, mut facts) = builder.finish();
         facts.files = files.len() as u64;
+        let blocks = blocks.into_boxed_slice();
         let mut sources = Sources { files: files.into(), blocks, sets: opened.into(), facts, read, prepared: None };
         if sources.is_mixture() {
             let marks = sources.sets.iter().flat_map(|set| [set.rows, set.weight.parts()]);
@@ -408,12 +385,12 @@ fn end_set(
     before: &[Set],
     columns: Option<ChosenColumns>,
     files: &[DataFile],
-    builder: &BlockBuilder,
+    (blocks, rows): (usize, u64),
     weight: Weight,
 ) -> Result<Set, DataError> {
     let gone: u64 = before.iter().map(|set| set.files).sum();
-    let rows = builder.facts.rows - before.iter().map(|set| set.rows).sum::<u64>();
-    let blocks = before.last().map_or(0, |set| set.blocks.end)..builder.count();
+    let rows = rows - before.iter().map(|set| set.rows).sum::<u64>();
+    let blocks = before.last().map_or(0, |set| set.blocks.end)..blocks;
     let path = files[gone as usize].origin.path().to_path_buf();
     let count = files.len() as u64 - gone;
     match columns {
@@ -448,38 +425,8 @@ impl ReadScratch {
     }
 }
 
-enum Format {
-    Rows(Form),
-    Parquet,
-    Arrow,
-}
-
 /// How much larger packed text usually is when it is unpacked.
 const UNPACKED: u64 = 4;
-
-fn format(path: &Path) -> Result<(Format, Option<Packing>), DataError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let (packing, inner) = Packing::of(&name).map_or((None, name.as_str()), |(packing, inner)| (Some(packing), inner));
-    let ends = |endings: &[&str]| endings.iter().any(|e| inner.ends_with(e));
-    let format = if ends(&[".jsonl", ".ndjson", ".jsonlines", ".json"]) {
-        Format::Rows(Form::Json)
-    } else if ends(&[".csv"]) {
-        Format::Rows(Form::Csv { delimiter: b',' })
-    } else if ends(&[".tsv", ".tab"]) {
-        Format::Rows(Form::Csv { delimiter: b'\t' })
-    } else if ends(&[".txt", ".text"]) {
-        Format::Rows(Form::Line)
-    } else if ends(&[".parquet"]) && packing.is_none() {
-        Format::Parquet
-    } else if ends(&[".arrow", ".arrows", ".feather"]) && packing.is_none() {
-        Format::Arrow
-    } else if packing.is_some() || ends(&[".bz2", ".xz", ".lz4", ".zip", ".7z"]) {
-        return Err(DataError::Packed { path: path.into() });
-    } else {
-        return Err(DataError::UnknownFormat { path: path.into() });
-    };
-    Ok((format, packing))
-}
 
 fn expand(patterns: &[PathBuf], files: Option<&dyn RemoteFiles>) -> Result<Vec<PathBuf>, DataError> {
     let mut paths = Vec::new();

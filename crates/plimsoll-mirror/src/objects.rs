@@ -50,7 +50,7 @@ pub struct Object {
     pub url: String,
     /// Its length.
     pub bytes: Bytes,
-    /// What tells this version from others: its entity tag, or when it was changed.
+    /// What tells this version from others: its entity tag, or when it was changed; empty where the server says neither.
     pub version: String,
 }
 
@@ -99,9 +99,14 @@ impl fmt::Debug for Objects {
     }
 }
 
-/// What tells versions of an object apart.
+/// What tells versions of an object apart; nothing where the server says neither a tag nor a time.
 fn version(meta: &ObjectMeta) -> String {
-    meta.e_tag.clone().unwrap_or_else(|| format!("changed {}", meta.last_modified.to_rfc3339()))
+    let time = || {
+        // The library says the beginning of the epoch where there is no time.
+        let is_said = meta.last_modified.timestamp() != 0;
+        is_said.then(|| format!("changed {}", meta.last_modified.to_rfc3339()))
+    };
+    meta.e_tag.clone().or_else(time).unwrap_or_default()
 }
 
 /// How one try to read ended before all was read.

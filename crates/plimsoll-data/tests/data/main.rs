@@ -9,6 +9,7 @@ mod documents;
 mod equality;
 mod fixture;
 mod jsonl;
+mod kept_index;
 mod lengths;
 mod mixture;
 #[path = "../other_folder/mod.rs"]

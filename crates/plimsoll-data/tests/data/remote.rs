@@ -29,7 +29,7 @@ fn open_pairs(path: &Path, folder: &Path, files: &Arc<dyn RemoteFiles>) -> Resul
 }
 
 /// Texts of all rows, in the order of the file.
-fn texts(sources: &Arc<Sources>) -> Vec<(String, String)> {
+pub fn texts(sources: &Arc<Sources>) -> Vec<(String, String)> {
     let mut texts = RowTexts::new(sources.clone());
     let pair = |row| texts.pair(row).map(|(source, target)| (source.to_string(), target.to_string())).unwrap();
     (0..sources.rows()).map(pair).collect()
@@ -63,7 +63,7 @@ fn blocks(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Rows that no codec makes much smaller.
-fn random_rows(rows: usize) -> Vec<(String, String)> {
+pub fn random_rows(rows: usize) -> Vec<(String, String)> {
     let mut state = 9u64;
     let mut word = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

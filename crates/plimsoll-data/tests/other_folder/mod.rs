@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_data::*;
@@ -23,6 +23,8 @@ pub struct OtherFolder {
     pub bytes: AtomicU64,
     /// What the next requests for parts are answered with.
     pub faults: Mutex<Vec<RemoteFault>>,
+    /// Nothing tells versions of a file apart.
+    pub nameless: AtomicBool,
 }
 
 pub fn url(path: &Path) -> PathBuf {
@@ -33,16 +35,19 @@ fn absent() -> RemoteFault {
     RemoteFault::Refused { problem: "is not there".into(), hint: "look at the name".into() }
 }
 
-fn facts(path: &Path) -> Result<RemoteFile, RemoteFault> {
-    let facts = fs_err::metadata(path).map_err(|_| absent())?;
-    let version = format!("{}.{}.{}", facts.ino(), facts.mtime(), facts.mtime_nsec());
-    Ok(RemoteFile { url: url(path).display().to_string(), bytes: facts.len(), version })
-}
-
 impl OtherFolder {
     pub fn shared() -> (Arc<OtherFolder>, Arc<dyn RemoteFiles>) {
         let folder = Arc::new(OtherFolder::default());
         (folder.clone(), folder)
+    }
+
+    fn facts(&self, path: &Path) -> Result<RemoteFile, RemoteFault> {
+        let facts = fs_err::metadata(path).map_err(|_| absent())?;
+        let version = match self.nameless.load(Ordering::Relaxed) {
+            true => String::new(),
+            false => format!("{}.{}.{}", facts.ino(), facts.mtime(), facts.mtime_nsec()),
+        };
+        Ok(RemoteFile { url: url(path).display().to_string(), bytes: facts.len(), version })
     }
 
     pub fn reads(&self) -> u64 {
@@ -54,12 +59,12 @@ impl RemoteFiles for OtherFolder {
     fn list(&self, prefix: &str) -> Result<Vec<RemoteFile>, RemoteFault> {
         let folder = Path::new(&prefix[HOME.len()..prefix.rfind('/').unwrap()]);
         let entries = fs_err::read_dir(folder).map_err(|_| absent())?;
-        let files: Result<Vec<_>, _> = entries.map(|entry| facts(&entry.unwrap().path())).collect();
+        let files: Result<Vec<_>, _> = entries.map(|entry| self.facts(&entry.unwrap().path())).collect();
         Ok(files?.into_iter().filter(|file| file.url.starts_with(prefix)).collect())
     }
 
     fn look(&self, url: &str) -> Result<RemoteFile, RemoteFault> {
-        facts(Path::new(&url[HOME.len()..]))
+        self.facts(Path::new(&url[HOME.len()..]))
     }
 
     fn read(
@@ -74,7 +79,7 @@ impl RemoteFiles for OtherFolder {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(part.end - part.start, Ordering::Relaxed);
         let path = Path::new(&file.url[HOME.len()..]);
-        if facts(path)? != *file {
+        if self.facts(path)? != *file {
             return Err(RemoteFault::Changed { found: "another one".into() });
         }
         let mut open = fs_err::File::open(path).unwrap();
