@@ -8,7 +8,7 @@ use crate::arrow_file::{self, ArrowFile};
 use crate::columns::{ChosenColumns, Columns};
 use crate::form::Form;
 use crate::input::Origin;
-use crate::kept_index::{FileIndex, Indices, Lent, Read, Way};
+use crate::kept_index::{Asked, FileIndex, Indices, Lent, Read, Way};
 use crate::layout::{BlockBuilder, Largest, PARQUET_BLOCK};
 use crate::packed::Packing;
 use crate::page_cache::{Pages, ReadOnce};
@@ -124,8 +124,9 @@ impl Look<'_> {
         let (format, packing) = format(origin.path())?;
         let target = if matches!(format, Format::Parquet) { self.target.max(PARQUET_BLOCK) } else { self.target };
         let Look { kind, largest, in_order, .. } = *self;
-        let way = Way { kind, wanted, chosen: chosen.as_ref(), target, largest, in_order };
-        let place = self.indices.and_then(|indices| indices.place(origin, way));
+        let place_of =
+            |columns: Asked<'_>| self.indices?.place(origin, Way { kind, columns, target, largest, in_order });
+        let place = place_of(Asked::of(wanted, chosen.as_ref()));
         let scan = |form| {
             let packed = packing.map(|packing| (packing, self.folder));
             Scan { origin, form, packed, in_order, kind, wanted }
@@ -134,9 +135,10 @@ impl Look<'_> {
             // A file that cannot be opened as it was is looked at again, which says why.
             && let Ok(Some(kept)) = Kept::reopen(origin, format, scan, special, &index)
         {
-            *chosen = index.chosen.clone();
+            *chosen = chosen.take().or_else(|| index.chosen.clone());
             return Ok((kept, index));
         }
+        let was_open = chosen.is_none();
         let mut builder = BlockBuilder::new(target);
         builder.largest = largest;
         let once = self.pages == Pages::Go && !origin.is_remote();
@@ -147,9 +149,20 @@ impl Look<'_> {
             Format::Arrow => Kept::Arrow(arrow_file::scan(origin, kind, wanted, chosen, &mut builder)?),
         };
         let (blocks, facts) = builder.finish();
-        let index = FileIndex { blocks, facts, chosen: chosen.clone() };
+        let mut index = FileIndex { blocks, facts, chosen: chosen.clone() };
         if let (Some(indices), Some(place)) = (self.indices, place) {
             indices.keep(&place, origin, &index, &kept.special());
+            if was_open && let Some(found) = &index.chosen {
+                // A run that goes on asks for the columns that were found.
+                let told = ChosenColumns { guessed: false, ..found.clone() };
+                let again = told.again();
+                if again != *wanted
+                    && let Some(place) = place_of(Asked::Wanted(&again))
+                {
+                    index.chosen = Some(told);
+                    indices.keep(&place, origin, &index, &kept.special());
+                }
+            }
         }
         Ok((kept, index))
     }

@@ -35,10 +35,7 @@ const ENTRY_BYTES: u64 = 16;
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Way<'a> {
     pub kind: Kind,
-    #[serde(serialize_with = "both")]
-    pub wanted: &'a Columns,
-    /// What files before it decided.
-    pub chosen: Option<&'a ChosenColumns>,
+    pub columns: Asked<'a>,
     /// Bytes of a block.
     pub target: u32,
     #[serde(serialize_with = "limits")]
@@ -47,8 +44,30 @@ pub(crate) struct Way<'a> {
     pub in_order: bool,
 }
 
+/// Which columns are read.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) enum Asked<'a> {
+    /// It is for the file to say what there is of these.
+    #[serde(serialize_with = "both")]
+    Wanted(&'a Columns),
+    /// Those that files before it decided on.
+    #[serde(serialize_with = "names")]
+    Chosen(&'a ChosenColumns),
+}
+
+impl<'a> Asked<'a> {
+    pub fn of(wanted: &'a Columns, chosen: Option<&'a ChosenColumns>) -> Asked<'a> {
+        chosen.map_or(Asked::Wanted(wanted), Asked::Chosen)
+    }
+}
+
 fn both<S: serde::Serializer>(wanted: &Columns, to: S) -> Result<S::Ok, S::Error> {
     (&wanted.source, &wanted.target).serialize(to)
+}
+
+/// Whether they were guessed changes nothing.
+fn names<S: serde::Serializer>(chosen: &ChosenColumns, to: S) -> Result<S::Ok, S::Error> {
+    ChosenColumns { guessed: false, ..chosen.clone() }.serialize(to)
 }
 
 fn limits<S: serde::Serializer>(Largest { row, page, skip }: &Largest, to: S) -> Result<S::Ok, S::Error> {

@@ -1,7 +1,7 @@
 //! The opened files of one data set: found, checked, indexed.
 //!
-//! Invariant: what opens is whole: each row of each file was seen, now or when its index was kept, and is what its kind says. Opened sources hold no file
-//! open and no text. They know nothing of order, tokens and batches.
+//! Invariant: what opens is whole: each row of each file was seen, now or when its index was kept, and is what its kind says. Opened
+//! sources hold no file open and no text. They know nothing of order, tokens and batches.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
