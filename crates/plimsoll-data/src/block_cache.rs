@@ -8,12 +8,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::DataError;
-use crate::block_shelf::{FOOTER, Label, Shelf, WALK_HEAP, is_full};
+use crate::block_shelf::{FOOTER, Label, Shelf, WALK_HEAP, bytes_held, is_full};
 use crate::page_cache::{PagedFile, Pages};
+use crate::per_process::PerProcess;
 use crate::remote::{RemoteFile, RemoteFiles};
 
 /// Bytes of a block: large enough that a request is worth it, small against a ceiling.
@@ -28,22 +29,45 @@ const FOLLOWED: usize = 4;
 /// The least that a cache takes, in bytes.
 pub const LEAST_CACHE: u64 = LEAST_BLOCKS * (BLOCK + FOOTER as u64);
 
-/// Blocks on the disk, and the one that is on its way there.
+/// The most that a cache takes where nothing is said, in bytes.
+const USUAL_CACHE: u64 = 8 << 30;
+
+/// How much of the disk a cache in `folder` may take: as said, or [`USUAL_CACHE`], and of the free disk at most a quarter.
+pub fn cache_ceiling(said: Option<u64>, folder: &Path) -> u64 {
+    if let Some(said) = said {
+        return said.max(LEAST_CACHE);
+    }
+    let there = folder.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("."));
+    let free = rustix::fs::statvfs(there).map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize));
+    // What lies there already is not free, and counts.
+    usual_ceiling(free.saturating_add(bytes_held(folder)))
+}
+
+fn usual_ceiling(free: u64) -> u64 {
+    USUAL_CACHE.min(free / 4).max(LEAST_CACHE)
+}
+
+/// Blocks on the disk, and the one that is on its way there. A fork has a block of its own: a thread that is not there any more may hold
+/// its parent's.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     shelf: Shelf,
-    block: Mutex<Vec<u8>>,
+    block: PerProcess<Mutex<Vec<u8>>>,
 }
 
 impl BlockCache {
     /// In a folder of ours, with at most so many bytes there.
     pub fn open(folder: &Path, ceiling: u64) -> io::Result<BlockCache> {
-        Ok(BlockCache { shelf: Shelf::open(folder, ceiling.max(LEAST_CACHE))?, block: Mutex::default() })
+        Ok(BlockCache { shelf: Shelf::open(folder, ceiling.max(LEAST_CACHE))?, block: PerProcess::default() })
     }
 
     /// Whether the kernel may keep pages of blocks in memory.
     pub fn keep(&self, pages: Pages) {
         self.shelf.keep(pages);
+    }
+
+    fn block(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.block.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Heap of reading by way of it, in bytes.
@@ -63,7 +87,7 @@ pub(crate) struct RemoteBlocks {
     cache: Arc<BlockCache>,
     /// A bit for each block that was seen whole in this process.
     seen: Box<[AtomicU64]>,
-    followed: Mutex<[Followed; FOLLOWED]>,
+    followed: PerProcess<Mutex<[Followed; FOLLOWED]>>,
 }
 
 /// A place that somebody reads on from.
@@ -99,7 +123,7 @@ impl RemoteBlocks {
         (&file.url, &mark, file.bytes).hash(&mut hasher);
         let words = file.bytes.div_ceil(BLOCK).div_ceil(64);
         let seen = (0..words).map(|_| AtomicU64::new(0)).collect();
-        RemoteBlocks { name: hasher.finish(), mark, file, files, cache, seen, followed: Mutex::default() }
+        RemoteBlocks { name: hasher.finish(), mark, file, files, cache, seen, followed: PerProcess::default() }
     }
 
     pub fn file(&self) -> &RemoteFile {
@@ -162,7 +186,7 @@ impl RemoteBlocks {
             return Ok(Some(file));
         }
         let sealed = self.block_bytes(number) as usize + FOOTER;
-        let mut block = self.cache.block.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut block = self.cache.block();
         room(&mut block);
         block.resize(sealed, 0);
         let whole = file.len()? == sealed as u64
@@ -180,10 +204,11 @@ impl RemoteBlocks {
     /// Brings a block, and perhaps some behind it; `with` gets the first.
     fn fetch(&self, number: u64, with: impl FnOnce(&[u8])) -> io::Result<()> {
         let shelf = &self.cache.shelf;
-        let mut block = self.cache.block.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut block = self.cache.block();
         room(&mut block);
         block.clear();
-        let wanted = ahead(&mut self.followed.lock().unwrap_or_else(PoisonError::into_inner), number);
+        let followed = self.followed.get(Mutex::default);
+        let wanted = ahead(&mut followed.lock().unwrap_or_else(PoisonError::into_inner), number);
         let end = (number + wanted).min(self.file.bytes.div_ceil(BLOCK));
         let end = (number + 1..end).find(|n| shelf.place(self.name, *n).exists()).unwrap_or(end);
         let part = number * BLOCK..(end * BLOCK).min(self.file.bytes);
@@ -234,6 +259,16 @@ fn room(block: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_take_what_was_said_or_a_quarter_of_the_free_disk_and_not_too_much() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(usual_ceiling(1000 * GIB), USUAL_CACHE);
+        assert_eq!(usual_ceiling(4 * GIB), GIB);
+        assert_eq!(usual_ceiling(0), LEAST_CACHE);
+        assert_eq!(cache_ceiling(Some(50 * GIB), Path::new("/")), 50 * GIB);
+        assert_eq!(cache_ceiling(Some(1), Path::new("/")), LEAST_CACHE);
+    }
 
     #[test]
     fn who_reads_on_gets_more_at_a_time_and_who_jumps_does_not() {

@@ -191,9 +191,22 @@ impl Shelf {
     }
 }
 
+/// Bytes of all that lies in the blocks of a folder.
+pub(crate) fn bytes_held(folder: &Path) -> u64 {
+    let length = |entry: fs_err::DirEntry| entry.metadata().map_or(0, |facts| facts.len());
+    fs_err::read_dir(folder.join("blocks")).map_or(0, |entries| entries.flatten().map(length).sum())
+}
+
 /// The right to add and remove blocks, and how many bytes they have together.
 struct Lock {
     file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Said, and not left to the closing: a fork of this process made meanwhile has the file open, and would hold the lock to its end.
+        let _ = flock(self.file.file(), FlockOperation::Unlock);
+    }
 }
 
 impl Lock {
@@ -262,6 +275,19 @@ mod tests {
         let shelf = Shelf::open(dir.path(), 10_000).unwrap();
         assert_eq!(blocks(dir.path()), ["0000000000000001-00000001.block"]);
         assert_eq!(shelf.lock().unwrap().total(), Some(100));
+    }
+
+    #[test]
+    fn a_lock_ends_though_a_fork_has_its_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(dir.path(), 10_000).unwrap();
+        let lock = shelf.lock().unwrap();
+        // What a fork has: the same open file, by another number.
+        let copy = lock.file.file().try_clone().unwrap();
+        drop(lock);
+        let other = File::open(dir.path().join("blocks/lock")).unwrap();
+        flock(other.file(), FlockOperation::NonBlockingLockExclusive).unwrap();
+        drop(copy);
     }
 
     #[test]

@@ -57,6 +57,7 @@ mod pairs;
 mod parquet_cells;
 mod parquet_file;
 mod patience;
+mod per_process;
 mod prepared;
 mod recipe;
 mod remote;
@@ -74,7 +75,7 @@ mod vocabulary;
 mod window;
 mod zstd_frames;
 
-pub use block_cache::LEAST_CACHE;
+pub use block_cache::{LEAST_CACHE, cache_ceiling};
 pub use ceiling::{LEAST_CEILING, LOADER_CEILING, stacks, threads_within};
 pub use chat_template::ChatTemplate;
 pub use columns::{ChosenColumns, Columns, Style};
@@ -96,6 +97,7 @@ pub use mixture::{DataSet, Set, Weight};
 pub use order::{Order, WINDOW_BLOCKS};
 pub use pack::documents_of;
 pub use patience::GiveUp;
+pub use per_process::PerProcess;
 pub use prepared::{
     PrepareSettings, PreparedLengths, PreparedReport, SHARD_BYTES, estimate_prepared, forget_prepared, is_prepared,
     prepare, prepared_kind, unfinished, verify_prepared,

@@ -202,7 +202,8 @@ impl Objects {
         let runtime = match self.runtime.get() {
             Some(runtime) => runtime,
             None => {
-                let made = Builder::new_current_thread().enable_all().build();
+                // Names are looked up in a thread of its own, which does not stay: whoever forks has no other then.
+                let made = Builder::new_current_thread().thread_keep_alive(Duration::ZERO).enable_all().build();
                 let made = made.map_err(|error| refused(format!("cannot be read: {error}"), "try again"))?;
                 self.runtime.get_or_init(|| made)
             }

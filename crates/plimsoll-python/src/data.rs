@@ -3,31 +3,42 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_data::{Columns, DataSet, Kind, LOADER_CEILING, Largest, Opening, Order, Sources, Weight};
+use plimsoll_data::{
+    Columns, DataSet, Elsewhere, Kind, LOADER_CEILING, Largest, Opening, Order, RemoteFiles, Sources, Weight,
+    cache_ceiling,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::elsewhere::Stores;
 use crate::fault::data_fault;
+use crate::signals::Signals;
 
 /// A set of files: paths or globs, source and target column, and weight.
 type Files = (Vec<PathBuf>, Option<String>, Option<String>, f64);
 
-/// Opened files. Holds no file open, no thread and no lock, so it may be used on both sides of a fork.
+/// Opened files. Holds no file open, no thread and no lock that a fork would share, so it may be used on both sides of one.
 #[pyclass(frozen, module = "plimsoll._plimsoll")]
 pub struct Data {
     sources: Arc<Sources>,
+    stores: Arc<Stores>,
 }
 
 impl Data {
     pub fn sources(&self) -> &Arc<Sources> {
         &self.sources
     }
+
+    /// Who reads what lies elsewhere.
+    pub fn stores(&self) -> &Arc<Stores> {
+        &self.stores
+    }
 }
 
 #[pymethods]
 impl Data {
-    /// Opens `sets` of files (paths or globs) as rows of `kind`. Packed files are unpacked once into `cache`. Of files that have more than
-    /// `cached` bytes hardly any pages stay in memory. Rows too large for a loader with so much `memory` are refused, or left out where
+    /// Opens `sets` of files (paths, URLs or globs) as rows of `kind`. Packed files are unpacked once into `cache`, where parts of what
+    /// lies elsewhere are kept too, up to `cache_bytes` or the usual number. Of files that have more than `cached` bytes hardly any pages stay in memory. Rows too large for a loader with so much `memory` are refused, or left out where
     /// `skip` says so.
     #[new]
     fn new(
@@ -38,6 +49,7 @@ impl Data {
         cached: u64,
         memory: Option<u64>,
         skip: bool,
+        cache_bytes: Option<u64>,
     ) -> PyResult<Data> {
         let kind = kind_of(kind)?;
         let set = |(files, source, target, weight): Files| {
@@ -47,10 +59,17 @@ impl Data {
         };
         let sets: Vec<DataSet> = sets.into_iter().map(set).collect::<PyResult<_>>()?;
         let largest = memory.map_or(Largest { skip, ..Largest::default() }, |memory| Largest::within(memory, skip));
-        let opening = Opening { folder: cache.as_deref(), cached, largest, ..Opening::default() };
-        let open = || Sources::open_mixture(&sets, kind, opening);
-        let sources = Arc::new(py.detach(open).map_err(data_fault)?);
-        Ok(Data { sources })
+        let (stores, signals) = (Arc::new(Stores::default()), Signals::default());
+        let files: Arc<dyn RemoteFiles> = stores.clone();
+        let folder = cache.as_deref();
+        let elsewhere = folder.map(|folder| Elsewhere { files: &files, cache: cache_ceiling(cache_bytes, folder) });
+        let opening = Opening { folder, cached, elsewhere, largest, ..Opening::default() };
+        let open = || stores.opening(&signals, || Sources::open_mixture(&sets, kind, opening));
+        let opened = py.detach(open);
+        if let Some(raised) = signals.raised() {
+            return Err(raised);
+        }
+        Ok(Data { sources: Arc::new(opened.map_err(data_fault)?), stores })
     }
 
     /// Blocks of a window, of `window` or the usual number, that half of `memory` has room for; `None`: the usual number.

@@ -7,6 +7,7 @@
 mod batch;
 mod crew;
 mod data;
+mod elsewhere;
 mod fault;
 mod making;
 mod node;

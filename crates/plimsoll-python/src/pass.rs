@@ -6,7 +6,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_data::{DataError, Order, Ranks, documents_of, loader_heap, stacks, threads_within};
+use plimsoll_data::{DataError, GiveUp, Order, Ranks, documents_of, loader_heap, stacks, threads_within};
 use plimsoll_plan::batch::BatchShape;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use crate::batch::{Batch, Labels, Layout};
 use crate::crew::{Meeting, RingLost};
 use crate::data::Data;
+use crate::elsewhere::Stores;
 use crate::fault::data_fault;
 use crate::making::{Making, Place, Plan};
 use crate::node::{Lead, Process, Ring, RingShape, Role, Seat, Stop, Taken, Work};
@@ -33,6 +34,8 @@ pub struct Pass {
     process: u32,
     layout: Layout,
     signals: Signals,
+    give_up: GiveUp,
+    stores: Arc<Stores>,
     /// The pass, and rows of the data.
     epoch: u64,
     rows: u64,
@@ -91,6 +94,7 @@ impl Pass {
         let order = Order::new(seed, shuffle);
         let order = window.map_or(order, |blocks| order.with_window(blocks));
         let signals = Signals::default();
+        let give_up = data.stores().telling(signals.give_up());
         let threads = match wording {
             Some(wording) => threads_below(memory, data, wording, order, shape, (threads, prefetch))?,
             None => threads,
@@ -109,7 +113,7 @@ impl Pass {
         let begin = || match (meeting, plan) {
             (Some(meeting), plan) => join(meeting, plan, data, shape, place, prefetch),
             (None, Some(plan)) => {
-                let making = Making::start(plan, place, signals.give_up()).map_err(data_fault)?;
+                let making = Making::start(plan, place, give_up.clone()).map_err(data_fault)?;
                 Ok(Origin::Own(Box::new(making)))
             }
             (None, None) => Err(no_wording()),
@@ -127,6 +131,8 @@ impl Pass {
             process: std::process::id(),
             layout: Layout { kind: data.sources().kind(), packed, labels, multiple, pad_id },
             signals,
+            give_up,
+            stores: data.stores().clone(),
             epoch: place.0,
             rows: data.sources().rows(),
         })
@@ -242,7 +248,7 @@ impl Pass {
                 None => Next::Over,
             }),
             Origin::Ring { seat, slot, .. } => {
-                let taken = seat.take(self.layout.kind, slot, &|| self.signals.came());
+                let taken = seat.take(self.layout.kind, slot, &*self.give_up);
                 Ok(match taken {
                     Taken::Round(_, (epoch, position, ..)) if epoch != self.epoch || position > self.rows => {
                         Next::Lost(None, Some("the shared ring is at a place that cannot be"))
@@ -270,8 +276,8 @@ impl Drop for Pass {
             // SAFETY: it is taken here only, and not used after.
             let mut origin = Some(unsafe { ManuallyDrop::take(held) });
             // Its threads are joined, and not with Python's lock in hand; without an interpreter there is no lock.
-            let _ = Python::try_attach(|py| py.detach(|| drop(origin.take())));
-            drop(origin);
+            let _ = Python::try_attach(|py| py.detach(|| self.stores.ending(|| drop(origin.take()))));
+            self.stores.ending(|| drop(origin));
         }
     }
 }

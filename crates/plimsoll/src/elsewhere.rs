@@ -5,12 +5,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use plimsoll_data::{LEAST_CACHE, RemoteFault, RemoteFile, RemoteFiles};
-use plimsoll_machine::{Bytes, space_of};
+use plimsoll_data::{RemoteFault, RemoteFile, RemoteFiles, cache_ceiling};
+use plimsoll_machine::Bytes;
 use plimsoll_mirror::{Object, ObjectError, Objects, READING};
-
-/// The most of the disk that parts of such data take, where nothing is said.
-const CACHE: Bytes = Bytes::gib(8);
 
 /// Reads objects for the loader.
 #[derive(Debug)]
@@ -69,33 +66,7 @@ pub fn files(hear: fn(&str)) -> &'static Arc<dyn RemoteFiles> {
     FILES.get_or_init(|| Arc::new(Store(Objects::new(asked, hear))))
 }
 
-/// How much of the disk parts of such data may take in `folder`: as said, or [`CACHE`], and of the free disk at most a quarter.
+/// How much of the disk parts of such data may take in `folder`: as said, or what is usual.
 pub fn cache(said: Option<Bytes>, folder: &Path) -> Bytes {
-    if let Some(said) = said {
-        return said.max(Bytes(LEAST_CACHE));
-    }
-    let there = folder.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("."));
-    let free = space_of(there).map_or(u64::MAX, |space| space.available.0);
-    let lengths = |entry: fs_err::DirEntry| entry.metadata().map_or(0, |facts| facts.len());
-    // What lies there already is not free, and counts.
-    let held = fs_err::read_dir(folder.join("blocks")).map_or(0, |entries| entries.flatten().map(lengths).sum());
-    of_free(free.saturating_add(held))
-}
-
-fn of_free(free: u64) -> Bytes {
-    CACHE.min(Bytes(free / 4)).max(Bytes(LEAST_CACHE))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_take_what_was_said_or_a_quarter_of_the_free_disk_and_not_too_much() {
-        assert_eq!(of_free(Bytes::gib(1000).0), CACHE);
-        assert_eq!(of_free(Bytes::gib(4).0), Bytes::gib(1));
-        assert_eq!(of_free(0), Bytes(LEAST_CACHE));
-        assert_eq!(cache(Some(Bytes::gib(50)), Path::new("/")), Bytes::gib(50));
-        assert_eq!(cache(Some(Bytes(1)), Path::new("/")), Bytes(LEAST_CACHE));
-    }
+    Bytes(cache_ceiling(said.map(|said| said.0), folder))
 }

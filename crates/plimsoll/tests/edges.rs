@@ -19,9 +19,11 @@ const ALLOWED: &[(&str, &str)] = &[
     ("plimsoll-launch", "plimsoll-machine"),
     ("plimsoll-launch", "plimsoll-plan"),
     ("plimsoll-launch", "plimsoll-recover"),
+    ("plimsoll-python", "plimsoll-machine"),
     ("plimsoll-python", "plimsoll-plan"),
     ("plimsoll-python", "plimsoll-data"),
     ("plimsoll-python", "plimsoll-model"),
+    ("plimsoll-python", "plimsoll-mirror"),
 ];
 
 const CRATES: &[&str] = &[

@@ -25,6 +25,7 @@ _STATE_PLACE = ("epoch", "position", "piece", "sample")
 # Seconds that a rank may keep others waiting for their batches by taking none of its own; then they go on without it.
 _PATIENCE_S = 30.0
 _LEAST_MEMORY = 16 << 20
+_LEAST_CACHE = 16 << 20
 
 
 _Path = str | os.PathLike[str]
@@ -42,12 +43,16 @@ class DataLoader:
     >>> loader.load_state_dict(torch.load("loader.pt"))   # goes on with the batch behind the last one handed out
 
     What is read
-        files: path, pattern or list of them (.jsonl, .csv, .tsv, .txt, .parquet, .arrow; .gz and .zst with `cache_dir`).
+        files: path, URL (s3://, gs://, az://, http://, https://), pattern or list of them (.jsonl, .csv, .tsv, .txt, .parquet, .arrow;
+            .gz and .zst with `cache_dir`).
         tokenizer: a model folder, or its tokenizer.json.
         kind: "text", "chat" (by the folder's chat template, with labels on the assistant's part) or "pairs".
         columns: {"source": ..., "target": ...}, or the name of the source alone; guessed from usual names if absent.
         weights: a mixture: each entry of `files` (a path, a pattern or a list of them) is a set, and each of its rows comes so
             often in one pass (2: twice; 0.5: every second row, the others in the next pass). `columns` may be a list, too.
+        cache_dir: the folder that packed files are unpacked into, once, and where parts of files that lie elsewhere are kept; with
+            URLs `~/.cache/plimsoll/data` unless given, which is also that of `plimsoll train`.
+        cache_bytes: the most that these parts take there, for all who use the folder; by default 8 GiB, and of the free disk a quarter.
 
     Samples
         max_len: tokens of a sample; of pairs, of the source, and of the target unless `max_target_len` is given.
@@ -117,6 +122,7 @@ class DataLoader:
         chat_template: str | None = None,
         pad_to_multiple_of: int = 1,
         cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         shared: bool | str = "auto",
@@ -143,6 +149,7 @@ class DataLoader:
         _at_least("seed", seed, 0)
         _at_least("page_cache", page_cache, 0)
         _at_least("memory", memory, _LEAST_MEMORY)
+        _at_least("cache_bytes", cache_bytes, _LEAST_CACHE)
         shifts = kind != "pairs" and labels == "hf"
         _at_least("max_len", max_len, 2 if shifts else 1)
         if not 0 <= rank < world_size:
@@ -168,6 +175,9 @@ class DataLoader:
         self._sets = _sets(files, columns, weights)
         self._page_cache, self._skip = page_cache, oversized == "skip"
         self._cache = None if cache_dir is None else os.fspath(cache_dir)
+        if self._cache is None and any(_is_url(path) for paths, *_ in self._sets for path in paths):
+            self._cache = _cache_folder()
+        self._cache_bytes = cache_bytes
         self._tokens = _folder.find(
             os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
         )
@@ -203,7 +213,9 @@ class DataLoader:
                 usable = _memory.usable()
                 cached = 2**64 - 1 if usable is None else usable // 2
             memory = self._settings["memory"]
-            self._data = _plimsoll.Data(self._sets, self._kind, self._cache, cached, memory, self._skip)
+            self._data = _plimsoll.Data(
+                self._sets, self._kind, self._cache, cached, memory, self._skip, self._cache_bytes
+            )
         return self._data
 
     def _worded(self) -> _plimsoll.Wording:
@@ -270,7 +282,7 @@ class DataLoader:
         own = ("rank", "threads", "prefetch", "memory")
         settings = {name: value for name, value in self._settings.items() if name not in own}
         first = self._settings["rank"] - self._node.seat
-        sets = [[[os.path.abspath(path) for path in files], *rest] for files, *rest in self._sets]
+        sets = [[[path if _is_url(path) else os.path.abspath(path) for path in files], *rest] for files, *rest in self._sets]
         what = [self._order(), sets, settings, first, self._node.seats, _node.job(), self._place]
         return hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=16).hexdigest()
 
@@ -467,6 +479,16 @@ def _sets(
         paths = [os.fspath(path) for path in paths]
         found.append((paths, names.get("source"), names.get("target"), float(weight)))
     return found
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path
+
+
+def _cache_folder() -> str:
+    """Where `plimsoll train` keeps parts of files that lie elsewhere."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "plimsoll", "data")
 
 
 def _one_of(name: str, value: str, expected: tuple[str, ...]) -> None:

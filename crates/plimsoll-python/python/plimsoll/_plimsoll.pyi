@@ -16,7 +16,14 @@ def chat_template(folder: _Path) -> _Template | None: ...
 @final
 class Data:
     def __new__(
-        cls, sets: Sequence[_Files], kind: str, cache: _Path | None, cached: int, memory: int | None, skip: bool
+        cls,
+        sets: Sequence[_Files],
+        kind: str,
+        cache: _Path | None,
+        cached: int,
+        memory: int | None,
+        skip: bool,
+        cache_bytes: int | None,
     ) -> Data: ...
     def window(self, window: int | None, memory: int | None) -> int | None: ...
     @property
