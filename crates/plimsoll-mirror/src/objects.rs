@@ -270,10 +270,6 @@ impl Objects {
                 }
                 Broke::Store(error) => error,
             };
-            if no_ranges(&error) {
-                let problem = "does not give parts of files: the server ignores `Range`";
-                return Err(refused(problem, "copy it here, or to a server that knows ranges"));
-            }
             // A shorter file answers with odd errors; a look tells.
             if let Ok(now) = store.head(&address.key).await
                 && (now.size != object.bytes.0 || version(&now) != object.version)
@@ -295,9 +291,22 @@ fn early() -> StoreError {
     StoreError::Generic { store: "HTTP", source: "the answer ended before its end".into() }
 }
 
-/// Whether the answer was the whole file instead of a part.
-fn no_ranges(error: &StoreError) -> bool {
-    matches!(error, StoreError::NotSupported { .. }) || error.to_string().contains("non-partial response")
+/// What is wrong with an answer that will be the same the next time, since it is of a server that does not do what is asked of it. The
+/// store's client says so in words alone.
+fn unusable(error: &StoreError) -> Option<&'static str> {
+    let said = error.to_string();
+    let says = |words: &[&str]| words.iter().any(|words| said.contains(words));
+    if matches!(error, StoreError::NotSupported { .. }) || says(&["non-partial response"]) {
+        Some("does not give parts of files: the server ignores `Range`")
+    } else if says(&["Content-Length Header missing", "Invalid content length"]) {
+        Some("does not say how long it is: the server's answer has no `Content-Length` that is a number")
+    } else if says(&["Content-Range header", "CONTENT_RANGE header", "Requested "]) && !says(&["status code"]) {
+        Some("does not give the part that was asked for: the server's answer has no `Content-Range` that says so")
+    } else if says(&["Invalid last modified", "non-ASCII data"]) {
+        Some("cannot be told from other versions: `Last-Modified` or `ETag` of the server's answer is not one")
+    } else {
+        None
+    }
 }
 
 /// Reads from `at` on, which moves.
@@ -349,6 +358,9 @@ impl<'a> Waits<'a> {
 
     /// Waits, where that may help.
     async fn weather(&mut self, error: &StoreError) -> Result<(), ObjectError> {
+        if let Some(problem) = unusable(error) {
+            return Err(refused(problem, "copy it here, or to a server that gives parts of files"));
+        }
         let found = trouble(error);
         let (began, tries) = self.since.map_or((Instant::now(), 1), |(began, tries)| (began, tries + 1));
         self.since = Some((began, tries));
@@ -377,5 +389,31 @@ impl<'a> Waits<'a> {
         let time = wait(Nature::Passing, tries, Mode::Following, source::chance()).unwrap_or(ASK);
         tokio::time::sleep(time).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> StoreError {
+        StoreError::Generic { store: "HTTP", source: text.to_string().into() }
+    }
+
+    #[test]
+    fn an_answer_that_will_never_be_right_is_told_from_one_that_may_be_right_soon() {
+        for (text, told) in [
+            ("Received non-partial response when range requested", "ignores `Range`"),
+            ("Content-Length Header missing from response", "`Content-Length`"),
+            ("Content-Range header not present in partial response", "`Content-Range`"),
+            ("Failed to parse value for CONTENT_RANGE header: \"bytes\"", "`Content-Range`"),
+            ("Requested 0..5, got 0..3", "`Content-Range`"),
+        ] {
+            assert!(unusable(&said(text)).is_some_and(|problem| problem.contains(told)), "{text}");
+        }
+        let busy = "Error performing GET http://h/Requested in 1s - Server returned non-2xx status code: 503";
+        for text in ["connection closed before message completed", busy] {
+            assert_eq!(unusable(&said(text)), None, "{text}");
+        }
     }
 }

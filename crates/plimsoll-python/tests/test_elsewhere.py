@@ -92,6 +92,12 @@ class Elsewhere(DataCase):
             plimsoll.DataLoader(secret, tokenizer=self.model, max_len=16, batch_size=5, cache_dir=self.cache)
         self.assertNotIn("s3cret", str(told.exception))
 
+    def test_a_server_whose_answers_will_never_do_is_not_asked_again(self):
+        for header in ("Content-Length", "Content-Range"):
+            self.server.without = header
+            with self.assertRaisesRegex(OSError, f"`{self.server.url('text.jsonl')}` does not .*`{header}`.*; copy it here"):
+                self.remote("text.jsonl")
+
     def test_a_file_that_changes_is_refused(self):
         loader = self.remote("text.jsonl")
         (self.dir / "text.jsonl").write_text((self.dir / "text.jsonl").read_text().replace("w1", "w2"))
