@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_err::File;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ const MOST_HEAD: u32 = 4 << 20;
 const WAYS: usize = 8;
 const BLOCK_BYTES: u64 = 20;
 const ENTRY_BYTES: u64 = 16;
+
+/// Indices that this process began to write.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 /// How a file is read: all that its index depends on, beside the file itself.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -158,7 +162,9 @@ impl Indices {
 
     fn write(&self, place: &IndexPlace, index: &FileIndex, special: &Lent<'_>) -> io::Result<()> {
         fs_err::create_dir_all(&self.folder)?;
-        let beside = place.path.with_extension(format!("{}.part", std::process::id()));
+        // Loaders of one process may open the same file at the same time.
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let beside = place.path.with_extension(format!("{number}.{}.part", std::process::id()));
         let written = File::create(&beside).and_then(|file| {
             let mut out = Summed { inner: BufWriter::new(file), sum: crc32fast::Hasher::new() };
             write_to(&mut out, &place.of, index, special)?;
