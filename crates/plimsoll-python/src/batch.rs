@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
 use plimsoll_data::Kind;
-use plimsoll_plan::batch::IGNORE;
+use plimsoll_plan::batch::{BatchShape, IGNORE};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -90,6 +90,34 @@ impl Batch {
         }
         Batch { words: sheet.words.into_iter().map(UnsafeCell::new).collect(), parts: sheet.parts }
     }
+
+    /// The most heap of laying out a batch of `shape`, in bytes: itself, and lists of its lines and documents.
+    pub fn heap_bytes(layout: &Layout, shape: BatchShape) -> u64 {
+        let wide = |len: usize| len.checked_next_multiple_of(layout.multiple).unwrap_or(usize::MAX);
+        let shift = usize::from(layout.labels == Labels::Unshifted);
+        let (source, target) = (wide(shape.source_len.saturating_add(shift)), wide(shape.target_len));
+        let boundaries = 1 + shape.most_documents() + shape.samples;
+        let words = layout.words(shape.samples, [source, target], boundaries);
+        let lists = shape.samples * LINE_BYTES + boundaries * BOUNDARY_BYTES + PARTS_BYTES;
+        words.saturating_mul(size_of::<i64>()).saturating_add(lists) as u64
+    }
+}
+
+/// Heap beside the words of a batch while it is laid out: a line's place and lengths, a boundary in a buffer that doubles, the parts.
+const LINE_BYTES: usize = 40;
+const BOUNDARY_BYTES: usize = 3 * size_of::<i32>();
+const PARTS_BYTES: usize = 1 << 10;
+
+impl Layout {
+    /// Words of a batch with lines so wide, of source and target, and of documents so many boundaries.
+    fn words(&self, samples: usize, [source, target]: [usize; 2], boundaries: usize) -> usize {
+        let rectangles = match self.kind {
+            Kind::Pairs => source.saturating_mul(2).saturating_add(target),
+            Kind::Chat | Kind::Text => source.saturating_mul(if self.packed { 3 } else { 4 }),
+        };
+        let list = if self.packed { boundaries.div_ceil(2) } else { 0 };
+        rectangles.saturating_mul(samples).saturating_add(list)
+    }
 }
 
 /// A buffer that tensors are added to.
@@ -100,6 +128,11 @@ struct Sheet {
 }
 
 impl Sheet {
+    /// Takes the room of all tensors at once.
+    fn reserve(&mut self, words: usize) {
+        self.words.reserve_exact(words);
+    }
+
     /// One more tensor of `samples` times `width`, all `value`; returns it to be written.
     fn rectangle(&mut self, name: &'static str, samples: usize, width: usize, value: i64) -> &mut [i64] {
         let start = self.words.len();
@@ -144,6 +177,8 @@ fn pairs(layout: &Layout, rows: Rows<'_>, sheet: &mut Sheet) {
     let lens = |lens: &[u32]| -> Vec<usize> { lens.iter().map(|len| *len as usize).collect() };
     let (sources, targets) = (lens(rows.source_lens), lens(rows.target_lens));
     let width = widest(layout, sources.iter().copied());
+    let target_width = widest(layout, targets.iter().copied());
+    sheet.reserve(layout.words(samples, [width, target_width], 0));
     let ids = sheet.rectangle("input_ids", samples, width, i64::from(layout.pad_id));
     let mut at = 0;
     for (line, len) in ids.chunks_mut(width).zip(&sources) {
@@ -151,10 +186,9 @@ fn pairs(layout: &Layout, rows: Rows<'_>, sheet: &mut Sheet) {
         at += len;
     }
     mask(sheet, &sources, width);
-    let width = widest(layout, targets.iter().copied());
-    let labels = sheet.rectangle("labels", samples, width, LEFT_OUT);
+    let labels = sheet.rectangle("labels", samples, target_width, LEFT_OUT);
     at = 0;
-    for (line, len) in labels.chunks_mut(width).zip(&targets) {
+    for (line, len) in labels.chunks_mut(target_width).zip(&targets) {
         write(line, &rows.target[at..at + len]);
         at += len;
     }
@@ -178,6 +212,8 @@ fn documents(layout: &Layout, rows: Rows<'_>, sheet: &mut Sheet) {
     }
     let lens: Vec<usize> = spans.iter().map(|(_, _, len)| *len).collect();
     let width = widest(layout, lens.iter().copied());
+    let boundaries = boundaries(rows, &lens, width);
+    sheet.reserve(layout.words(samples, [width, 0], boundaries.len()));
     let ids = sheet.rectangle("input_ids", samples, width, i64::from(layout.pad_id));
     for (line, &(start, end, len)) in ids.chunks_mut(width).zip(&spans) {
         write(line, &rows.source[start..end]);
@@ -187,7 +223,6 @@ fn documents(layout: &Layout, rows: Rows<'_>, sheet: &mut Sheet) {
     for (line, &(start, end, len)) in labels.chunks_mut(width).zip(&spans) {
         write_labels(&mut line[shift..len], &rows.target[start..end]);
     }
-    let boundaries = boundaries(rows, &lens, width);
     let positions = sheet.rectangle("position_ids", samples, width, 0);
     for pair in boundaries.windows(2) {
         for (position, place) in positions[pair[0] as usize..pair[1] as usize].iter_mut().enumerate() {

@@ -9,6 +9,7 @@ mod crew;
 mod data;
 mod elsewhere;
 mod fault;
+mod held;
 mod making;
 mod node;
 mod pass;

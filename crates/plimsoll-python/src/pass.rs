@@ -6,7 +6,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_data::{DataError, GiveUp, Order, Ranks, documents_of, loader_heap, stacks, threads_within};
+use plimsoll_data::{DataError, GiveUp, Order, Ranks, documents_of};
 use plimsoll_plan::batch::BatchShape;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -16,14 +16,12 @@ use crate::crew::{Meeting, RingLost};
 use crate::data::Data;
 use crate::elsewhere::Stores;
 use crate::fault::data_fault;
+use crate::held::{Maker, NodeShape};
 use crate::making::{Making, Place, Plan};
-use crate::node::{Lead, Process, Ring, RingShape, Role, Seat, Stop, Taken, Work};
+use crate::node::{Lead, Process, Ring, Role, Seat, Stop, Taken, Work};
 use crate::signals::Signals;
 use crate::slot::{Counts, Slot};
 use crate::wording::Wording;
-
-/// Rounds that lie in a ring at least: one that is taken while another is made.
-const LEAST_ROUNDS: usize = 2;
 
 /// A running pass. What can be asked of it can be asked while a thread waits in `next`.
 #[pyclass(frozen, module = "plimsoll._plimsoll")]
@@ -95,8 +93,23 @@ impl Pass {
         let order = window.map_or(order, |blocks| order.with_window(blocks));
         let signals = Signals::default();
         let give_up = data.stores().telling(signals.give_up());
-        let threads = match wording {
-            Some(wording) => threads_below(memory, data, wording, order, shape, (threads, prefetch))?,
+        let labels = if hf_labels { Labels::Unshifted } else { Labels::Shifted };
+        let layout = Layout { kind: data.sources().kind(), packed, labels, multiple, pad_id };
+        let node = meeting.map(|meeting| NodeShape::new(shape, meeting.seats, prefetch));
+        let threads = match memory {
+            Some(memory) => {
+                let mut facts = data.sources().load_facts(order);
+                if let Some(wording) = wording {
+                    facts = facts.with_recipe(wording.recipe()).with_memo(wording.tokenizer().memo_bytes());
+                }
+                let maker = match (node, wording) {
+                    (None, _) => Maker::Own { prefetch },
+                    (Some(node), Some(_)) => Maker::Leader(node),
+                    (Some(node), None) => Maker::Other(node),
+                };
+                let fits = maker.threads_below(memory, &facts, &layout, shape, threads);
+                fits.map_err(|needed| too_little(memory, needed))?
+            }
             None => threads,
         };
         let plan = wording.map(|wording| Plan {
@@ -111,7 +124,7 @@ impl Pass {
             drop_last,
         });
         let begin = || match (meeting, plan) {
-            (Some(meeting), plan) => join(meeting, plan, data, shape, place, prefetch),
+            (Some(meeting), plan) => join(meeting, plan, data, shape, place),
             (None, Some(plan)) => {
                 let making = Making::start(plan, place, give_up.clone()).map_err(data_fault)?;
                 Ok(Origin::Own(Box::new(making)))
@@ -123,13 +136,12 @@ impl Pass {
             Origin::Own(_) => (None, false),
             Origin::Ring { seat, lead, .. } => (Some(seat.ring.clone()), lead.is_some()),
         };
-        let labels = if hf_labels { Labels::Unshifted } else { Labels::Shifted };
         Ok(Pass {
             origin: Mutex::new(ManuallyDrop::new(origin)),
             ring,
             leads,
             process: std::process::id(),
-            layout: Layout { kind: data.sources().kind(), packed, labels, multiple, pad_id },
+            layout,
             signals,
             give_up,
             stores: data.stores().clone(),
@@ -169,54 +181,24 @@ impl Pass {
     }
 }
 
-/// As many threads, of those that are asked for, as stay below `memory`, where there is such a bound.
-fn threads_below(
-    memory: Option<u64>,
-    data: &Data,
-    wording: &Wording,
-    order: Order,
-    shape: BatchShape,
-    (most, prefetch): (usize, usize),
-) -> PyResult<usize> {
-    let Some(memory) = memory else { return Ok(most) };
-    let facts = data.sources().load_facts(order).with_recipe(wording.recipe());
-    let facts = facts.with_memo(wording.tokenizer().memo_bytes());
-    let heap_of = |threads: usize| loader_heap(&facts, shape, threads, prefetch).total_bytes();
-    match threads_within(memory, &heap_of, most) {
-        Some(threads) => Ok(threads),
-        None => {
-            let needed = heap_of(1) + stacks(1);
-            let reason =
-                format!("`memory` is {memory} bytes, but one thread takes {needed} of rows, pages and tokens in work");
-            Err(PyValueError::new_err(reason))
-        }
-    }
+fn too_little(memory: u64, needed: u64) -> PyErr {
+    let reason = format!(
+        "`memory` is {memory} bytes, but one thread takes {needed} of rows, pages and tokens in work, with the batches beside it"
+    );
+    PyValueError::new_err(reason)
 }
 
 /// Takes the seat that a meeting gave; as its leader, starts to make rounds.
-fn join(
-    meeting: &Meeting,
-    plan: Option<Plan>,
-    data: &Data,
-    shape: BatchShape,
-    place: Place,
-    prefetch: usize,
-) -> PyResult<Origin> {
+fn join(meeting: &Meeting, plan: Option<Plan>, data: &Data, shape: BatchShape, place: Place) -> PyResult<Origin> {
     let Meeting { seat: number, seats, gone, processes, patience, .. } = meeting;
     let (number, seats) = (*number, *seats);
     let (ring, line, lead) = match meeting.take_role() {
         Some(Role::Follow(ring, line)) => (Arc::new(ring), line, None),
         Some(Role::Lead(listener)) => {
             let plan = plan.ok_or_else(no_wording)?;
-            let rounds = prefetch / seats;
+            let NodeShape { round, prefetch, ring } = NodeShape::new(shape, seats, plan.prefetch);
             let Ranks { rank, of } = plan.ranks;
-            // The ranks of the node together are one that takes larger batches.
-            let plan = Plan {
-                shape: BatchShape { samples: shape.samples * seats, ..shape },
-                ranks: Ranks { rank: rank / seats, of: of / seats },
-                prefetch: rounds.max(1),
-                ..plan
-            };
+            let plan = Plan { shape: round, ranks: Ranks { rank: rank / seats, of: of / seats }, prefetch, ..plan };
             let alone = |error: std::io::Error| {
                 RingLost::new_err((None::<Vec<usize>>, Some(format!("no ring can be made: {error}"))))
             };
@@ -224,7 +206,6 @@ fn join(
             let asked = stop.clone();
             let making = Making::start(plan, place, Arc::new(move || asked.said())).map_err(data_fault)?;
             let work = Work { making, kind: data.sources().kind(), samples: shape.samples };
-            let ring = RingShape::new(seats, rounds.max(LEAST_ROUNDS), shape);
             let started = Lead::start(listener, ring, number, gone, processes, *patience, stop, work);
             let (lead, ring, line) = started.map_err(alone)?;
             (ring, line, Some(lead))

@@ -35,15 +35,21 @@ pub struct Share {
     pub target_lens: Range<usize>,
 }
 
+/// Words of a slot: sources, targets, and the lengths of each.
+fn words(shape: BatchShape) -> [usize; 4] {
+    let BatchShape { samples, source_len, target_len, .. } = shape;
+    [samples * source_len, samples * target_len, shape.most_documents(), samples]
+}
+
 impl Slot {
     pub fn new(shape: BatchShape) -> Slot {
-        Slot {
-            shape,
-            source: vec![0; shape.samples * shape.source_len],
-            target: vec![0; shape.samples * shape.target_len],
-            source_lens: vec![0; shape.most_documents()],
-            target_lens: vec![0; shape.samples],
-        }
+        let [source, target, source_lens, target_lens] = words(shape).map(|words| vec![0; words]);
+        Slot { shape, source, target, source_lens, target_lens }
+    }
+
+    /// Heap of a slot, in bytes.
+    pub fn heap_bytes(shape: BatchShape) -> u64 {
+        words(shape).into_iter().map(|words| (words * size_of::<u32>()) as u64).sum()
     }
 
     pub fn lend(&mut self) -> BatchSlot<'_> {

@@ -354,7 +354,9 @@ class DataLoader:
             since = None
             batch, self._place = made
             self._pass = (process, self._place, running)
-            yield self._tensors(batch)
+            tensors = [self._tensors(batch)]
+            del made, batch  # Here nobody keeps a batch while the next is made.
+            yield tensors.pop()
 
     def _tensors(self, batch: _plimsoll.Batch) -> dict[str, torch.Tensor]:
         import torch

@@ -88,7 +88,7 @@ impl RingShape {
     }
 
     /// Bytes of the whole ring; none where that is more than there can be.
-    fn bytes(&self) -> Option<usize> {
+    pub fn bytes(&self) -> Option<usize> {
         let slots = self.slot_words()?.checked_mul(self.slots)?.checked_mul(4)?;
         self.header_bytes()?.checked_add(slots).filter(|bytes| isize::try_from(*bytes).is_ok())
     }
