@@ -20,6 +20,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("plimsoll-launch", "plimsoll-plan"),
     ("plimsoll-launch", "plimsoll-recover"),
     ("plimsoll-python", "plimsoll-machine"),
+    ("plimsoll-deploy", "plimsoll-machine"),
+    ("plimsoll-deploy", "plimsoll-recover"),
     ("plimsoll-python", "plimsoll-plan"),
     ("plimsoll-python", "plimsoll-data"),
     ("plimsoll-python", "plimsoll-model"),
@@ -37,6 +39,7 @@ const CRATES: &[&str] = &[
     "plimsoll-recover",
     "plimsoll-mirror",
     "plimsoll-launch",
+    "plimsoll-deploy",
     "plimsoll-python",
 ];
 
