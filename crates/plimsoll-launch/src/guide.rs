@@ -10,6 +10,7 @@
 
 pub mod advice;
 pub mod argv;
+pub mod beside;
 mod book;
 pub mod checklist;
 pub mod cleanup;
@@ -26,10 +27,10 @@ pub mod profile;
 pub mod refusal;
 
 pub use advice::{Event, Phase, Situation, Step, advice};
-pub use book::{Book, Component};
+pub use book::{Book, Component, GuideCommand};
 pub use correction::{Correction, Severity, correction, corrections};
 pub use figure::{Gb, Span};
-pub use profile::{Profile, UnknownProfile, all, profile};
+pub use profile::{Profile, Server, UnknownProfile, all, profile};
 pub use refusal::Refusal;
 
 /// Samples per weight update: samples per rank and pass, times ranks, times accumulated passes.

@@ -66,11 +66,27 @@ pub struct Component {
     pub gb: Span,
 }
 
+/// What a guide's compose files run.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuideCommand {
+    /// Its words, without the settings of a profile.
+    pub words: Vec<String>,
+    /// More words for several cards.
+    pub several: Vec<String>,
+    /// Where the data lie, and where it runs.
+    pub folder: String,
+    /// The length of its samples, where nothing else tells it.
+    pub length: u64,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PiperBook {
     pub guide: String,
     pub title: String,
+    pub table: Vec<String>,
+    pub command: GuideCommand,
     pub profile: Vec<Profile>,
     pub itemisation: Vec<Itemisation>,
     pub speed: Speed,

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::book::Book;
 use super::correction::{Correction, correction};
-use super::figure::Span;
+use super::figure::{Gb, Span};
 use crate::knob::Settings;
 
 /// Columns of a page.
@@ -28,6 +28,9 @@ pub struct Profile {
     pub title: String,
     /// The machine it is for.
     pub machine: String,
+    /// The same as numbers, where the guide has a table for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Server>,
     /// The trainer it is for.
     pub trainer: String,
     /// What is set, in our names.
@@ -53,6 +56,16 @@ pub struct Profile {
     /// Ids of the corrections that touch it.
     #[serde(default)]
     pub corrections: Vec<String>,
+}
+
+/// A rented server, as a guide names it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Its cards.
+    pub cards: u64,
+    /// Its RAM.
+    pub ram: Gb,
 }
 
 impl Profile {
