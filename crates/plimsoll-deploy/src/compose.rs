@@ -13,7 +13,7 @@ pub fn compose(deployment: &Deployment) -> String {
         "Start, or go on after a stop or a reboot: docker compose up -d",
         "Stop; a checkpoint is saved first: docker compose stop",
     ]);
-    out += &format!("services:\n  {}:\n    image: {}\n", d.name, quoted(&d.image));
+    out += &format!("services:\n  {}:\n    image: {}\n", quoted(d.name.as_str()), quoted(&d.image));
     out += "    entrypoint: [\"plimsoll\"]\n    command:\n";
     d.words.iter().for_each(|word| out += &format!("      - {}\n", quoted(word)));
     out += &format!("    working_dir: {}\n", quoted(&d.folder));

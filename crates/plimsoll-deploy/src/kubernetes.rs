@@ -9,7 +9,7 @@ use crate::{Deployment, FINAL, Kind, RESTARTS};
 /// The manifest.
 pub fn kubernetes(deployment: &Deployment) -> String {
     let d = deployment;
-    let name = &d.name;
+    let (name, quoted_name) = (&d.name, yaml(d.name.as_str()));
     let mut how = vec![
         format!("Start: kubectl apply -f THIS-FILE; look: kubectl logs -f job/{name}"),
         format!(
@@ -25,7 +25,7 @@ pub fn kubernetes(deployment: &Deployment) -> String {
     let how: Vec<&str> = how.iter().map(String::as_str).collect();
     let mut out = d.head(&how);
     out += &format!(
-        "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\n  labels:\n    app.kubernetes.io/name: {name}\n    \
+        "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {quoted_name}\n  labels:\n    app.kubernetes.io/name: {quoted_name}\n    \
          app.kubernetes.io/managed-by: plimsoll\nspec:\n  backoffLimit: {RESTARTS}\n  completions: 1\n  parallelism: 1\n"
     );
     let last = FINAL.map(|code| code.code().to_string()).join(", ");
@@ -33,10 +33,10 @@ pub fn kubernetes(deployment: &Deployment) -> String {
         "  podFailurePolicy:\n    rules:\n      # What the cluster ended does not count.\n      - action: Ignore\n        \
          onPodConditions:\n          - type: DisruptionTarget\n            status: \"True\"\n      \
          # Wrong, or it cannot fit: another pod would end the same.\n      - action: FailJob\n        onExitCodes:\n          \
-         containerName: {name}\n          operator: In\n          values: [{last}]\n"
+         containerName: {quoted_name}\n          operator: In\n          values: [{last}]\n"
     );
     out += &format!(
-        "  template:\n    metadata:\n      labels:\n        app.kubernetes.io/name: {name}\n    spec:\n      \
+        "  template:\n    metadata:\n      labels:\n        app.kubernetes.io/name: {quoted_name}\n    spec:\n      \
          restartPolicy: Never\n      # Something else is process 1: signals and dead children are seen to.\n      \
          shareProcessNamespace: true\n      # {}\n      terminationGracePeriodSeconds: {}\n",
         comment(&d.grace.says),
@@ -46,7 +46,7 @@ pub fn kubernetes(deployment: &Deployment) -> String {
     out += &format!(
         "      securityContext:\n        runAsUser: {user}\n        runAsGroup: {group}\n        fsGroup: {group}\n"
     );
-    out += &format!("      containers:\n        - name: {name}\n          image: {}\n", yaml(&d.image));
+    out += &format!("      containers:\n        - name: {quoted_name}\n          image: {}\n", yaml(&d.image));
     out += "          command: [\"plimsoll\"]\n          args:\n";
     d.words.iter().for_each(|word| out += &format!("            - {}\n", quoted(word)));
     out += &format!("          workingDir: {}\n", yaml(&d.folder));

@@ -3,7 +3,7 @@
 mod deployed;
 
 use deployed::{native, odd};
-use plimsoll_deploy::{DeployError, Deployment, Target, quote, render};
+use plimsoll_deploy::{DeployError, Deployment, Name, Target, quote, render};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -39,6 +39,19 @@ fn every_file_names_limit_stop_cards_and_variables() {
         assert!(text.contains("AWS_SECRET_ACCESS_KEY"), "{target:?}\n{text}");
         assert!(text.contains("a note with two lines"), "{target:?}\n{text}");
         assert!(target == Target::Systemd || text.contains('4'), "{target:?}\n{text}");
+    }
+}
+
+#[test]
+fn a_name_stays_a_name_even_where_yaml_has_another_word_for_it() {
+    for name in ["yes", "null", "1e3", "007", "true"] {
+        let deployment = Deployment { name: Name::near(name).unwrap(), ..native() };
+        let compose: Value = serde_saphyr::from_str(&render(Target::Compose, &deployment).unwrap()).unwrap();
+        assert!(compose["services"][name]["image"].is_string(), "{compose}");
+        let job: Value = serde_saphyr::from_str(&render(Target::K8s, &deployment).unwrap()).unwrap();
+        assert_eq!(job["metadata"]["name"], name);
+        assert_eq!(job["spec"]["template"]["spec"]["containers"][0]["name"], name);
+        assert_eq!(job["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"], name);
     }
 }
 

@@ -4,6 +4,7 @@
 //! are in range, is the business of `settings`. Every key of a job file has its flag in [`JobFlags`].
 
 mod data;
+mod deploy;
 
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ use plimsoll_machine::Bytes;
 use crate::job::count::Count;
 use crate::job::recompute::Recompute;
 pub use data::{DataArgs, DataVerb, InspectArgs, PrepareArgs, RowArgs, TokenizerArgs};
+pub use deploy::{DeployArgs, DeployTarget, ForeignFlags};
 
 /// Heading of the flags that hold a choice of the plan.
 const PINS: &str = "Pins (hold a choice of the plan; the result stays the same)";
@@ -71,6 +73,8 @@ pub enum Verb {
     Logs(LogsArgs),
     /// Copy what a run's mirror lacks to it
     Mirror(MirrorArgs),
+    /// Write the file that runs a job elsewhere: compose, systemd, Slurm, Kubernetes
+    Deploy(DeployArgs),
     /// The training process, started by `train` and `resume`
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -113,6 +117,7 @@ Examples:
   plimsoll plan --trainer hf-trainer --shape qwen --set batch=4 --length 1024 --vram 12GiB
   plimsoll plan --trainer deepspeed --shape qwen --length 512 --set zero_stage=2 --write configs
   plimsoll plan --profile rtx3060-production            what a guide says, and what is true; `list` names all
+  plimsoll plan --profile guide --machine server.json --trainer piper   the guide's table beside the computed one
 
 Exit code 3: it does not fit; what would make it fit is printed."
 )]
@@ -141,9 +146,13 @@ pub struct PlanArgs {
     /// Write DeepSpeed JSON, accelerate YAML, arguments for Hugging Face and Lightning, and an env file into this folder
     #[arg(long, value_name = "DIR", help_heading = FOREIGN)]
     pub write: Option<PathBuf>,
-    /// Print a guide's preset with its corrections; `list` names all
-    #[arg(long, value_name = "NAME", help_heading = FOREIGN, conflicts_with_all = ["job", "trainer"])]
+    /// Print a guide's preset with its corrections; `list` names all. With a trainer, a command or a machine: its settings, and the
+    /// guide's figures beside the computed ones; `guide` is the preset that the guide means for the machine
+    #[arg(long, value_name = "NAME", help_heading = FOREIGN, conflicts_with = "job")]
     pub profile: Option<String>,
+    /// Plan for the machine in this file, which `plimsoll probe --json` wrote there
+    #[arg(long, value_name = "FILE", help_heading = FOREIGN, conflicts_with = "job")]
+    pub machine: Option<PathBuf>,
     /// The command of a foreign trainer
     #[arg(last = true, value_name = "COMMAND", help_heading = FOREIGN, conflicts_with = "job")]
     pub command: Vec<String>,
@@ -179,6 +188,9 @@ pub struct TrainArgs {
     /// Run folder to make [default: runs/NAME-N, the first that does not exist]
     #[arg(long, value_name = "RUN")]
     pub out: Option<PathBuf>,
+    /// Go on with the run in `--out` if there is one, with the job that it began with; else start it
+    #[arg(long, requires = "out", conflicts_with = "plan_only")]
+    pub go_on: bool,
     /// Plan, say so, and stop before step 1
     #[arg(long)]
     pub plan_only: bool,
@@ -245,6 +257,9 @@ pub struct RunArgs {
     /// Run folder to make [default: runs/TRAINER-N, the first that does not exist]
     #[arg(long, value_name = "RUN")]
     pub out: Option<PathBuf>,
+    /// Go on with the run in `--out` if there is one, with the command that it began with; else start it
+    #[arg(long, requires = "out")]
+    pub go_on: bool,
     /// Do not show the trainer's output; `plimsoll logs RUN` does
     #[arg(long)]
     pub quiet: bool,

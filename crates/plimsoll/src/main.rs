@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 
 fn run(verb: &Verb) -> Result<(), Fail> {
     // What these hold is planned to the page.
-    if matches!(verb, Verb::Plan(_) | Verb::Train(_) | Verb::Resume(_) | Verb::Worker(_)) {
+    if matches!(verb, Verb::Plan(_) | Verb::Deploy(_) | Verb::Train(_) | Verb::Resume(_) | Verb::Worker(_)) {
         plimsoll_recover::cache_code();
     }
     match verb {
@@ -67,6 +67,7 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Logs(args) => verbs::logs::run(args),
         Verb::Mirror(args) => verbs::mirror::run(args),
+        Verb::Deploy(args) => verbs::deploy::run(args),
         Verb::Worker(args) => worker::run(args),
     }
 }

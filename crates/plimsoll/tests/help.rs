@@ -22,6 +22,7 @@ const VERBS: &[&str] = &[
     "doctor",
     "logs",
     "mirror",
+    "deploy",
 ];
 
 #[test]

@@ -220,18 +220,18 @@ impl fmt::Display for Beside {
             "{}: guide 000 for {} {cards} and {}, beside what is computed",
             self.profile, self.server.cards, self.server.ram
         )?;
-        writeln!(f, "  {:<20} {:>8}  {:>10}", "host RAM", "guide", "computed")?;
+        writeln!(f, "  {:<20} {:>8}  {:>13}", "host RAM", "guide", "computed")?;
         for part in &self.parts {
             let computed = part.computed.map_or("not the run's".to_string(), |bytes| bytes.to_string());
-            writeln!(f, "  {:<20} {:>8}  {computed:>10}", part.name, part.guide.to_string())?;
+            writeln!(f, "  {:<20} {:>8}  {computed:>13}", part.name, part.guide.to_string())?;
         }
         let (expected, safe) = match self.computed {
             Some((expected, safe)) => (expected.to_string(), format!(", at most {safe}")),
             None => ("unknown".to_string(), String::new()),
         };
-        writeln!(f, "  {:<20} {:>8}  {expected:>10}{safe}", "in all", self.guide.to_string())?;
+        writeln!(f, "  {:<20} {:>8}  {expected:>13}{safe}", "in all", self.guide.to_string())?;
         let there = self.there.map_or("unknown".to_string(), |there| there.to_string());
-        writeln!(f, "  {:<20} {:>8}  {there:>10}", "there", self.server.ram.to_string())?;
+        writeln!(f, "  {:<20} {:>8}  {there:>13}", "there", self.server.ram.to_string())?;
         writeln!(f, "the guide's table, beside what is computed for this machine")?;
         for row in &self.rows {
             let fits = if row.guide_fits { "fits" } else { "does not fit" };
@@ -305,7 +305,7 @@ mod tests {
         );
         assert_eq!(computed.into_iter().flatten().sum::<Bytes>(), table.expected);
         let page = beside.to_string();
-        assert!(page.contains("  in all                  29 GB    36.0 MiB, at most"), "{page}");
+        assert!(page.contains("  in all                  29 GB       36.0 MiB, at most"), "{page}");
     }
 
     #[test]

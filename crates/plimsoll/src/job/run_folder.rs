@@ -20,6 +20,11 @@ pub fn holds_run(folder: &Path) -> bool {
     MARKS.iter().any(|mark| folder.join(mark).exists())
 }
 
+/// Whether a run has begun in `folder`: it holds one, or one was stopped while it was being planned.
+pub fn has_begun(folder: &Path) -> bool {
+    holds_run(folder) || [JOB, LOCK].iter().all(|name| folder.join(name).exists())
+}
+
 /// The folder that a new run would get: `out` if it is free, otherwise `runs/<name>-<n>` with the first free n. Nothing
 /// is made.
 pub fn choose(out: Option<&Path>, name: &str) -> Result<PathBuf, Fail> {

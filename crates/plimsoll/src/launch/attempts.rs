@@ -361,6 +361,7 @@ impl Guard<'_> {
             length: self.charge.length,
             resume: ready.from.is_some(),
             on_card: Some(watch.peak_vram > Bytes::ZERO),
+            elsewhere: false,
         };
         let estimate = forecast::forecast(question)?.ok();
         if let Some(estimate) = &estimate {

@@ -41,6 +41,8 @@ pub struct Charge {
     pub ram: Option<Bytes>,
     /// Card memory to plan for.
     pub vram: Option<Bytes>,
+    /// For another machine than this one: whether it has cards.
+    pub elsewhere: Option<bool>,
     /// A description of the model.
     pub shape: Option<PathBuf>,
     /// The length of its samples, where the user says it.

@@ -49,7 +49,11 @@ pub struct Short {
 
 /// Looks for settings that fit a first start, beginning with those that were asked for.
 pub fn fit(charge: &Charge, may_step: bool) -> Result<Fitted, Fail> {
-    let (ram, vram) = room(charge.ram, charge.vram);
+    let (ram, vram) = match charge.elsewhere {
+        // What is here says nothing of what is there.
+        Some(_) => (charge.ram, charge.vram),
+        None => room(charge.ram, charge.vram),
+    };
     let mut over = charge.set.clone();
     let mut steps = Vec::new();
     for _ in 0..MOST {
@@ -61,7 +65,8 @@ pub fn fit(charge: &Charge, may_step: bool) -> Result<Fitted, Fail> {
             shape: charge.shape.as_deref(),
             length: charge.length,
             resume: false,
-            on_card: charge.vram.is_some().then_some(true),
+            on_card: charge.elsewhere.or(charge.vram.is_some().then_some(true)),
+            elsewhere: charge.elsewhere.is_some(),
         })?;
         let tables = match found {
             Ok(tables) => tables,

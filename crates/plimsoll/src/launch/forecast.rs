@@ -49,11 +49,13 @@ pub struct Question<'a> {
     pub resume: bool,
     /// Whether it computes on a card, where that is said.
     pub on_card: Option<bool>,
+    /// It will run on another machine, of which nothing was measured here.
+    pub elsewhere: bool,
 }
 
 /// The estimate; `None` where too little is known of the model, with what is missing.
 pub fn forecast(question: Question<'_>) -> Result<Result<Forecast, String>, Fail> {
-    let Question { command, settings, folder, shape, length, resume, on_card } = question;
+    let Question { command, settings, folder, shape, length, resume, on_card, elsewhere } = question;
     let (shape, model) = match shape_of(command, folder, shape)? {
         Some(found) => found,
         None => return Ok(Err("the model's shape is not known; describe it with `--shape FILE`".to_string())),
@@ -79,7 +81,7 @@ pub fn forecast(question: Question<'_>) -> Result<Result<Forecast, String>, Fail
     let key = Key {
         trainer: command.trainer.name.clone(),
         model: format!("{model}, {params} parameters"),
-        machine: machine(),
+        machine: if elsewhere { "another".to_string() } else { machine() },
     };
     let filed = filed(settings, resume);
     let table = host(&terms);

@@ -12,10 +12,11 @@ use crate::verbs::{plan_foreign, plan_sweep};
 
 /// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
-    if let Some(name) = &args.profile {
+    let foreign = args.trainer.is_some() || !args.command.is_empty() || args.machine.is_some();
+    if let Some(name) = args.profile.as_deref().filter(|name| !foreign || *name == "list") {
         return plan_foreign::profile(name, args.json);
     }
-    if args.trainer.is_some() || !args.command.is_empty() {
+    if args.trainer.is_some() || !args.command.is_empty() || args.profile.is_some() {
         return plan_foreign::plan(args);
     }
     let only = [
@@ -25,6 +26,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
         ("--allow", !args.allow.is_empty()),
         ("--as-is", args.as_is),
         ("--write", args.write.is_some()),
+        ("--machine", args.machine.is_some()),
     ];
     if let Some((flag, _)) = only.into_iter().find(|(_, said)| *said) {
         let fact = format!("`{flag}` is for foreign trainers; expected `--trainer NAME` or `-- COMMAND` with it");

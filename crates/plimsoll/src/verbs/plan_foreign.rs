@@ -11,8 +11,9 @@ use plimsoll_launch::{Knob, Settings, Value, guide};
 use plimsoll_recover::atomic_write;
 
 use crate::args::PlanArgs;
-use crate::launch::{Charge, Fitted, Ready, fit};
+use crate::launch::{Charge, Fitted, Ready, Recorded, fit};
 use crate::render::{self, Exit, Fail, OrFail};
+use crate::verbs::guided::{adopt, beside_of, elsewhere, profile_for};
 use crate::verbs::run::{allow, charge_of, settings};
 
 /// Prints a guide's profile.
@@ -35,12 +36,27 @@ pub fn plan(args: &PlanArgs) -> Result<(), Fail> {
     (charge.ram, charge.vram) = (args.job.ram, args.job.vram);
     charge.length = args.length;
     charge.shape = args.shape.as_deref().map(|path| fs_err::canonicalize(path).or_usage()).transpose()?;
+    let machine = args.machine.as_deref().map(Recorded::read).transpose()?;
+    let profile = args.profile.as_deref().map(|name| profile_for(name, machine.as_ref())).transpose()?;
+    elsewhere(&mut charge, machine.as_ref(), profile);
+    let base = charge.clone();
+    let notes = profile.map_or(Ok(Vec::new()), |profile| adopt(&mut charge, profile))?;
     let fitted = fit(&charge, !args.as_is)?;
+    let beside = profile.and_then(|profile| beside_of(&base, profile, &fitted));
     let ready = Ready::new(Path::new("."), &charge, &fitted.over, None)?;
     if args.json {
-        render::json(&as_json(&charge, &ready, &fitted))?;
+        let mut all = as_json(&charge, &ready, &fitted);
+        if let (Some(beside), Some(all)) = (&beside, all.as_object_mut()) {
+            all.insert("guide".to_string(), serde_json::to_value(beside).or_failed()?);
+        }
+        render::json(&all)?;
     } else {
-        render::data(text(&ready, &fitted))?;
+        let beside = beside.map_or(String::new(), |beside| format!("\n{beside}"));
+        let mut notes: String = notes.iter().map(|note| format!("{note}\n")).collect();
+        if let Some(profile) = profile {
+            notes += &format!("What is wrong in it: plimsoll plan --profile {}\n", profile.name);
+        }
+        render::data(format!("{}{beside}{notes}", text(&ready, &fitted)))?;
     }
     if let Some(folder) = &args.write {
         write(folder, &ready, &fitted)?;

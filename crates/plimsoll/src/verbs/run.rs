@@ -12,7 +12,7 @@ use plimsoll_watch::{Event, Journal};
 
 use crate::args::RunArgs;
 use crate::job::run_folder;
-use crate::launch::{Charge, Ready, fit, guard, now_unix_ms};
+use crate::launch::{CHARGE, Charge, Ready, fit, guard, now_unix_ms};
 use crate::render::{self, Exit, Fail, OrFail};
 
 /// How long a resume waits for a trainer that still ends.
@@ -23,6 +23,9 @@ const TAIL: Bytes = Bytes::mib(4);
 
 /// Starts a new run.
 pub fn run(args: &RunArgs) -> Result<(), Fail> {
+    if let Some(run) = args.out.as_deref().filter(|out| args.go_on && out.join(CHARGE).exists()) {
+        return resume(run);
+    }
     let charge = charge(args)?;
     let command = charge.command()?;
     // Everything that can be refused is, before anything is made.
@@ -170,7 +173,7 @@ fn named_by_file(path: &Path) -> Result<(Option<String>, Vec<PathBuf>), Fail> {
 }
 
 /// `KNOB=TEXT` pairs; a knob twice is refused.
-fn pairs(said: &[String]) -> Result<Vec<(Knob, String)>, Fail> {
+pub fn pairs(said: &[String]) -> Result<Vec<(Knob, String)>, Fail> {
     let mut found: Vec<(Knob, String)> = Vec::new();
     for text in said {
         let Some((name, value)) = text.split_once('=') else {

@@ -19,6 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts a new run.
 pub fn train(args: &TrainArgs) -> Result<(), Fail> {
+    if let Some(run) = args.out.as_deref().filter(|out| args.go_on && run_folder::has_begun(out)) {
+        let (run, out, model, data, eval) = (run.to_path_buf(), None, None, Vec::new(), None);
+        return resume(&ResumeArgs { run, out, model, data, eval });
+    }
     let settings = Settings::resolve(&args.job)?;
     if args.plan_only {
         let folder = run_folder::choose(args.out.as_deref(), &settings.run_name())?;

@@ -47,6 +47,7 @@ pub fn points(words: &[String], trainer: Option<&str>, ram: Option<Bytes>) -> Re
         length: None,
         resume: false,
         on_card: Some(card.is_some()),
+        elsewhere: false,
     };
     if let Ok(Ok(needs)) = forecast(question) {
         host.demand = Some(needs.host.expected);

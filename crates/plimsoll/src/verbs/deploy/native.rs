@@ -1,0 +1,83 @@
+//! A job of our own: its plan to the byte, its words, its folders.
+
+use plimsoll_data::remote_url;
+use plimsoll_deploy::{Grace, Kind, Limit, Stop};
+use plimsoll_machine::Bytes;
+use plimsoll_plan::choose::{Plan, Verdict};
+
+use super::said::Said;
+use super::{Planned, folders, text};
+use crate::args::{DeployArgs, ForeignFlags, JobFlags};
+use crate::prepare::{Bound, Supervisor, prepare};
+use crate::render::{self, Exit, Fail, OrFail};
+use crate::settings::Settings;
+
+/// Plans the job on this machine.
+pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
+    let said = Said::again()?;
+    if let Some(flag) = said.flags::<ForeignFlags>(|_| true)?.first() {
+        let flag = flag.split('=').next().unwrap_or(flag);
+        return Err(Fail::usage(format!("`{flag}` is for foreign trainers; expected `-- COMMAND` with it")));
+    }
+    let settings = Settings::resolve(&args.job)?;
+    let here = std::env::current_dir().or_failed()?;
+    let (prepared, _) = prepare(&settings, Supervisor::Later, &here, Bound::default())?;
+    prepared.remarks.iter().for_each(render::talk);
+    let plan = &prepared.plan;
+    if plan.verdict == Verdict::TooBig {
+        render::talk(plan);
+        return Err(Fail::silent(Exit::DoesNotFit));
+    }
+    let mut mounts = Vec::new();
+    let (mut urls, mut notes) = (Vec::new(), Vec::new());
+    folders::read(&settings.model, &mut mounts)?;
+    for path in settings.train_data.iter().chain(&settings.eval_data) {
+        match remote_url(path) {
+            Some(url) => urls.push(url.to_string()),
+            None => folders::read(path, &mut mounts)?,
+        }
+    }
+    urls.extend(settings.mirror.as_ref().map(|mirror| mirror.url.clone()));
+    let mut words = vec!["train".to_string()];
+    if let Some(job) = &args.job.job {
+        let job = fs_err::canonicalize(job).or_usage()?;
+        folders::read(&job, &mut mounts)?;
+        words.push(text(&job)?);
+        notes.push(format!("The job: {}; a run that has begun keeps the job that it began with.", job.display()));
+    }
+    words.extend(said.flags::<JobFlags>(|_| true)?);
+    notes.push(
+        "Planned by `plimsoll plan` for the memory and the cores of the machine where this file was written."
+            .to_string(),
+    );
+    let grace = Grace::of(match settings.stop_within {
+        Some(seconds) => Stop::Within { seconds },
+        None => Stop::Saves {
+            step_seconds: plan.seconds_per_update,
+            checkpoint: checkpoint(plan, settings.keep),
+            mirrored: settings.mirror.as_ref().map(|mirror| mirror.rate),
+        },
+    });
+    Ok(Planned {
+        kind: Kind::Native,
+        name: settings.run_name(),
+        notes,
+        words,
+        command: Vec::new(),
+        folder: here,
+        image: format!("plimsoll:{}", env!("CARGO_PKG_VERSION")),
+        memory: Limit::over(plan.ram.peak, "the plan's RAM"),
+        shm: None,
+        cards: u64::from(settings.card.is_some() && !plan.vram.parts.is_empty()),
+        cores: (plan.threads + plan.choices.loader_threads) as u64,
+        grace,
+        urls,
+        mounts,
+    })
+}
+
+/// One checkpoint, at most: the plan's line is of those that are kept, and of one that is being written.
+fn checkpoint(plan: &Plan, keep: u64) -> Bytes {
+    let all = plan.disk.parts.iter().find(|part| part.name == "checkpoints").map_or(Bytes::ZERO, |part| part.bytes);
+    Bytes(all.0 / (keep.max(1) + 2))
+}

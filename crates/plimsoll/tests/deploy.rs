@@ -1,0 +1,235 @@
+//! `plimsoll deploy`: what is planned is what the file limits, what it starts goes on, what cannot fit writes nothing, and no secret gets into
+//! it. `plimsoll plan --profile guide`: the guide's table beside the computed one, on a machine that was recorded elsewhere.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::cgroup::Cgroup;
+
+const TARGETS: [&str; 4] = ["compose", "systemd", "slurm", "k8s"];
+
+fn plimsoll(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command
+        .args(args)
+        .current_dir(dir)
+        .env("XDG_CACHE_HOME", dir.join("cache"))
+        .env("XDG_STATE_HOME", dir.join("state"));
+    command
+}
+
+fn done(output: Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refused(output: &Output, code: i32) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    stderr
+}
+
+fn job() -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/chat/job.toml");
+    fs_err::canonicalize(path).unwrap().to_str().unwrap().to_string()
+}
+
+fn machine() -> String {
+    format!("{}/tests/machines/four-cards-44gb.json", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[test]
+fn the_limit_is_the_plan_and_a_margin_and_the_same_plan_is_found_inside_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // The chat example without its budget: the machine, or the limit, is what holds the plan.
+    let example = Path::new(&job()).parent().unwrap().display().to_string();
+    let text = fs_err::read_to_string(job()).unwrap().split("[budget]").next().unwrap().to_string();
+    let text =
+        text.replace("\"model\"", &format!("\"{example}/model\"")).replace("\"data/", &format!("\"{example}/data/"));
+    fs_err::write(dir.path().join("job.toml"), text).unwrap();
+    let said = json(&done(plimsoll(dir.path(), &["deploy", "compose", "job.toml", "--json"]).output().unwrap()));
+    let memory = &said["deployment"]["memory"];
+    let (planned, margin) = (memory["planned"].as_u64().unwrap(), memory["margin"].as_u64().unwrap());
+    assert!(margin >= 256 << 20, "{memory}");
+    let limit = planned + margin;
+    let text = said["file"].as_str().unwrap();
+    assert!(text.contains(&format!("mem_limit: {}m\n", limit >> 20)), "{text}");
+    let cgroup = match Cgroup::limited_to(limit) {
+        Ok(cgroup) => cgroup,
+        Err(why) => return skip(&why),
+    };
+    let outside = json(&done(plimsoll(dir.path(), &["plan", "job.toml", "--json"]).output().unwrap()));
+    let mut inside = plimsoll(dir.path(), &["plan", "job.toml", "--json"]);
+    cgroup.enter(&mut inside);
+    let inside = json(&done(inside.output().unwrap()));
+    assert!(inside["ram"]["budget"].as_u64().unwrap() >= planned, "{inside}");
+    assert_eq!((&inside["verdict"], &inside["choices"]), (&outside["verdict"], &outside["choices"]));
+}
+
+#[allow(clippy::print_stderr, reason = "a skipped test says why")]
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+#[test]
+fn a_file_names_the_job_its_flags_its_folders_and_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["deploy", "compose", &job(), "--steps", "3", "--mirror", "s3://bucket/a b", "--name", "My chat"];
+    let text = done(plimsoll(dir.path(), &args).output().unwrap());
+    let root = fs_err::canonicalize(dir.path()).unwrap();
+    let example = Path::new(&job()).parent().unwrap().to_path_buf();
+    let lines = [
+        "  \"my-chat\":\n".to_string(),
+        format!("      - \"train\"\n      - \"{}\"\n", job()),
+        "      - \"--steps=3\"\n".to_string(),
+        "      - \"--mirror=s3://bucket/a b\"\n".to_string(),
+        format!("      - \"--out\"\n      - \"{}/runs/my-chat\"\n      - \"--go-on\"\n", root.display()),
+        format!("        source: \"{}\"\n", example.display()),
+        format!("        source: \"{0}/runs\"\n        target: \"{0}/runs\"\n    security_opt", root.display()),
+        "      - \"AWS_SECRET_ACCESS_KEY\"\n".to_string(),
+    ];
+    for line in &lines {
+        assert!(text.contains(line), "`{line}` is not in\n{text}");
+    }
+    assert!(!text.contains("capabilities: [\"gpu\"]"), "{text}");
+}
+
+#[test]
+fn a_job_that_cannot_fit_is_refused_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = plimsoll(dir.path(), &["deploy", "k8s", &job(), "--ram", "1MiB", "-o", "job.yaml"]).output().unwrap();
+    assert!(refused(&output, 3).contains("too big"));
+    assert!(!dir.path().join("job.yaml").exists());
+    // Neither is a trainer that the guide warns of, on a machine that is too small for it.
+    let args = ["deploy", "compose", "--profile", "immers-4gpu-oom", "--ram", "4GiB", "--as-is", "-o", "c.yaml"];
+    let output = plimsoll(dir.path(), &args[..6]).output().unwrap();
+    assert!(refused(&output, 3).contains("does not fit"));
+}
+
+#[test]
+fn a_file_that_is_there_is_left_alone_unless_forced() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.service");
+    fs_err::write(&file, "mine").unwrap();
+    let args = ["deploy", "systemd", &job(), "-o", "a.service", "--force"];
+    let output = plimsoll(dir.path(), &args[..5]).output().unwrap();
+    assert!(refused(&output, 2).contains("is there already"));
+    assert_eq!(fs_err::read_to_string(&file).unwrap(), "mine");
+    done(plimsoll(dir.path(), &args).output().unwrap());
+    assert!(fs_err::read_to_string(&file).unwrap().contains("\nRestartPreventExitStatus=2 3\n"));
+}
+
+#[test]
+fn no_value_of_a_secret_gets_into_a_file_or_a_message() {
+    let dir = tempfile::tempdir().unwrap();
+    const SECRET: &str = "wJalrXUtnFEMI-s3cret";
+    let run = |args: &[&str]| {
+        let mut command = plimsoll(dir.path(), args);
+        command.env("AWS_SECRET_ACCESS_KEY", SECRET).env("WANDB_API_KEY", SECRET).output().unwrap()
+    };
+    let clean = |output: &Output| {
+        let all = [&output.stdout[..], &output.stderr].concat();
+        assert!(!String::from_utf8_lossy(&all).contains("s3cret"), "{}", String::from_utf8_lossy(&all));
+    };
+    for target in TARGETS {
+        let output = run(&["deploy", target, &job(), "--mirror", "s3://bucket/chat", "--env", "WANDB_API_KEY"]);
+        clean(&output);
+        let text = done(output);
+        assert!(text.contains("AWS_SECRET_ACCESS_KEY") && text.contains("WANDB_API_KEY"), "{text}");
+    }
+    let value = format!("WANDB_API_KEY={SECRET}");
+    let output = run(&["deploy", "k8s", &job(), "--env", &value]);
+    clean(&output);
+    assert!(refused(&output, 2).contains("not the name of a variable"));
+    let word = format!("--key={SECRET}");
+    let trainer = ["deploy", "slurm", "--ram", "1GiB", "--trainer", "generic", "--", "./train", &word];
+    let output = run(&trainer);
+    clean(&output);
+    let told = refused(&output, 2);
+    assert!(told.contains("_KEY` stands in it"), "{told}");
+}
+
+#[test]
+fn the_words_of_a_file_start_a_run_and_then_go_on_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["deploy", "slurm", &job(), "--steps", "2", "--eval-every", "0", "--out", "runs/a", "--json"];
+    let said = json(&done(plimsoll(dir.path(), &args).output().unwrap()));
+    let words: Vec<&str> =
+        said["deployment"]["words"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    let first = plimsoll(dir.path(), &words).output().unwrap();
+    done(first);
+    assert!(dir.path().join("runs/a/summary.json").exists());
+    let second = plimsoll(dir.path(), &words).output().unwrap();
+    assert!(String::from_utf8_lossy(&second.stderr).contains("is finished"), "{second:?}");
+    done(second);
+    // Without it a run is never taken for a new one.
+    let without: Vec<&str> = words.iter().copied().filter(|word| *word != "--go-on").collect();
+    assert!(refused(&plimsoll(dir.path(), &without).output().unwrap(), 2).contains("holds a run already"));
+}
+
+#[test]
+fn four_cards_and_44_gb_show_the_guides_table_beside_the_computed_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["plan", "--profile", "guide", "--machine", &machine(), "--trainer", "piper"];
+    let text = done(plimsoll(dir.path(), &args).output().unwrap());
+    // The guide's sum and its table, figure by figure.
+    let rows = [
+        "immers-4gpu: guide 000 for 4 cards and 44 GB",
+        "    guide     35 GB of 32 GB, effective batch 32, speed 100 %; does not fit\n",
+        "    guide     29 GB of 32 GB, effective batch 24, speed 95 %; fits\n",
+        "    guide     52 GB of 44 GB, effective batch 64, speed 100 %; does not fit\n",
+        "  4 cards, batch 16, 1 worker  <- this one\n    guide     42 GB of 44 GB, effective batch 64, speed 95 %; fits\n",
+        "    guide     38 GB of 44 GB, effective batch 96, speed 95 %; fits\n    computed  does not start: Piper",
+    ];
+    for row in rows {
+        assert!(text.contains(row), "`{row}` is not in\n{text}");
+    }
+    for (part, guide) in
+        [("system", 6), ("PyTorch", 8), ("loader processes", 8), ("batches", 16), ("everything else", 4)]
+    {
+        assert!(text.contains(&format!("  {part:<20} {:>8}  ", format!("{guide} GB"))), "{part} is not in\n{text}");
+    }
+    let plan = json(&done(plimsoll(dir.path(), &[&args[..], &["--json"]].concat()).output().unwrap()));
+    assert_eq!((plan["verdict"].as_str(), plan["settings"]["batch"].as_u64()), (Some("fits"), Some(16)), "{plan}");
+    let expected = plan["ram"]["table"]["expected"].as_u64().unwrap();
+    let parts = plan["guide"]["parts"].as_array().unwrap();
+    assert_eq!(parts.iter().filter_map(|part| part["computed"].as_u64()).sum::<u64>(), expected, "{plan}");
+    // What the recorded machine has is what the plan is held to.
+    let usable = json(&fs_err::read_to_string(machine()).unwrap())["usable"].as_u64().unwrap();
+    assert_eq!(plan["ram"]["budget"].as_u64(), Some(usable - usable / 20));
+}
+
+#[test]
+fn a_guides_profile_gives_the_compose_file_that_the_guide_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    for (profile, cards, batch) in [("immers-1gpu", 1, 24), ("immers-4gpu", 4, 16)] {
+        let text = done(plimsoll(dir.path(), &["deploy", "compose", "--profile", profile]).output().unwrap());
+        let value = |flag: &str| -> Vec<&str> {
+            let lines: Vec<&str> = text.lines().collect();
+            let of = |at: usize| match lines[at].trim().strip_prefix(&format!("- \"{flag}"))?.strip_suffix('"')? {
+                "" => lines[at + 1].trim().strip_prefix("- \"")?.strip_suffix('"'),
+                rest => rest.strip_prefix('='),
+            };
+            (0..lines.len()).filter_map(of).collect()
+        };
+        assert_eq!(value("--data.batch_size"), [batch.to_string().as_str()], "{text}");
+        assert_eq!(value("--trainer.precision"), ["16-mixed"], "{text}");
+        // One worker is Piper's own default; what is set stands once.
+        assert!(value("--data.num_workers").iter().all(|workers| *workers == "1"), "{text}");
+        let devices = value("--trainer.devices");
+        assert!(devices == [cards.to_string().as_str()] || (cards == 1 && devices.is_empty()), "{devices:?}\n{text}");
+        assert!(text.contains(&format!("              count: {cards}\n")), "{text}");
+        assert!(text.contains("stop_grace_period: 130s") && text.contains("shm_size: "), "{text}");
+        assert!(!text.contains("accumulate"), "{text}");
+        assert!(text.contains("# C-000-8: the guide says"), "{text}");
+        assert_eq!(text.contains("ddp_find_unused_parameters_true"), cards > 1, "{text}");
+    }
+}
