@@ -5,6 +5,7 @@
 
 mod data;
 mod deploy;
+mod remote;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,10 @@ use crate::job::count::Count;
 use crate::job::recompute::Recompute;
 pub use data::{DataArgs, DataVerb, InspectArgs, PrepareArgs, RowArgs, TokenizerArgs};
 pub use deploy::{DeployArgs, DeployTarget, ForeignFlags};
+pub use remote::{AgentArgs, AgentVerb, RemoteArgs, RemoteVerb};
+pub use remote::{
+    FarJobArgs, FarLogsArgs, FarPlanArgs, FarPullArgs, FarPushArgs, FarRunArgs, FarTrainArgs, FarWatchArgs, Sending,
+};
 
 /// Heading of the flags that hold a choice of the plan.
 const PINS: &str = "Pins (hold a choice of the plan; the result stays the same)";
@@ -75,6 +80,11 @@ pub enum Verb {
     Mirror(MirrorArgs),
     /// Write the file that runs a job elsewhere: compose, systemd, Slurm, Kubernetes
     Deploy(DeployArgs),
+    /// Send, start, follow and fetch runs on another machine, over SSH
+    Remote(RemoteArgs),
+    /// The far side of `remote`
+    #[command(hide = true)]
+    RemoteAgent(AgentArgs),
     /// The training process, started by `train` and `resume`
     #[command(hide = true)]
     Worker(WorkerArgs),

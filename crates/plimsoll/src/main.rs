@@ -68,6 +68,8 @@ fn run(verb: &Verb) -> Result<(), Fail> {
         Verb::Logs(args) => verbs::logs::run(args),
         Verb::Mirror(args) => verbs::mirror::run(args),
         Verb::Deploy(args) => verbs::deploy::run(args),
+        Verb::Remote(args) => verbs::remote::run(args),
+        Verb::RemoteAgent(args) => verbs::remote_agent::run(args),
         Verb::Worker(args) => worker::run(args),
     }
 }

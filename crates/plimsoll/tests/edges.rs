@@ -16,6 +16,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("plimsoll-recover", "plimsoll-machine"),
     ("plimsoll-mirror", "plimsoll-machine"),
     ("plimsoll-mirror", "plimsoll-recover"),
+    ("plimsoll-remote", "plimsoll-machine"),
+    ("plimsoll-remote", "plimsoll-recover"),
     ("plimsoll-launch", "plimsoll-machine"),
     ("plimsoll-launch", "plimsoll-plan"),
     ("plimsoll-launch", "plimsoll-recover"),
@@ -40,6 +42,7 @@ const CRATES: &[&str] = &[
     "plimsoll-mirror",
     "plimsoll-launch",
     "plimsoll-deploy",
+    "plimsoll-remote",
     "plimsoll-python",
 ];
 

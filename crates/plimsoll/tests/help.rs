@@ -23,6 +23,7 @@ const VERBS: &[&str] = &[
     "logs",
     "mirror",
     "deploy",
+    "remote",
 ];
 
 #[test]

@@ -18,6 +18,8 @@ pub mod plan;
 pub mod plan_foreign;
 pub mod plan_sweep;
 pub mod probe;
+pub mod remote;
+pub mod remote_agent;
 pub mod run;
 pub mod train;
 pub mod transfer;

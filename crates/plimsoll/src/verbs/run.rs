@@ -146,7 +146,8 @@ pub fn charge_of(trainer: Option<&str>, words: &[String]) -> Result<Charge, Fail
     Ok(Charge { words: words.to_vec(), folder, trainer, trainer_files, ..Charge::default() })
 }
 
-fn charge(args: &RunArgs) -> Result<Charge, Fail> {
+/// The charge of what was said.
+pub fn charge(args: &RunArgs) -> Result<Charge, Fail> {
     Ok(Charge {
         flags: pairs(&args.knob)?.into_iter().collect::<BTreeMap<_, _>>(),
         resume_flag: args.resume_flag.clone(),

@@ -33,8 +33,13 @@ impl Transfer {
 
     /// Shows how far it is.
     pub fn progress(&self, step: Option<u64>, done: Bytes, total: Bytes) {
+        self.show(&what(step), done, total);
+    }
+
+    /// Shows how far something is.
+    pub fn show(&self, what: &str, done: Bytes, total: Bytes) {
         if let Some(bar) = &self.bar {
-            bar.set_message(what(step));
+            bar.set_message(what.to_string());
             bar.set_length(total.0);
             bar.set_position(done.0);
         }

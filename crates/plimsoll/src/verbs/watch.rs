@@ -1,6 +1,6 @@
 //! `plimsoll watch`: a run, live or dead, in this terminal, as text, or as a page.
 
-mod follow;
+pub(crate) mod follow;
 mod web;
 
 use std::io::{IsTerminal, stdout};

@@ -1,0 +1,231 @@
+//! What goes wrong between two machines, as facts.
+
+use std::path::PathBuf;
+
+use plimsoll_machine::Bytes;
+
+use crate::wire::WireError;
+
+/// Why something on another machine was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// An address is none.
+    #[error("`{text}` is no address of a remote: {why}")]
+    Address {
+        /// As it was given, without a password.
+        text: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A name that cannot be one.
+    #[error("`{name}` is no name for a remote; expected letters, digits, `.`, `_` and `-`")]
+    Name {
+        /// As it was given.
+        name: String,
+    },
+    /// The file of names cannot be understood.
+    #[error("`{}`: {why}", path.display())]
+    Book {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        why: String,
+    },
+    /// Nobody has given that name.
+    #[error("there is no remote `{name}`; known: {}", if known.is_empty() { "none" } else { known })]
+    NoSuchRemote {
+        /// The name.
+        name: String,
+        /// Those that are known.
+        known: String,
+    },
+    /// A path that cannot be the same on both sides.
+    #[error("`{}` cannot be the name of a file on both machines", path.escape_debug())]
+    FarPath {
+        /// The path.
+        path: String,
+    },
+    /// A pattern that is none.
+    #[error("`{pattern}` is not a pattern: {why}")]
+    Pattern {
+        /// As it was given.
+        pattern: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// `PLIMSOLL_SSH` cannot be understood.
+    #[error("PLIMSOLL_SSH = `{text}` is no command line")]
+    SshCommand {
+        /// What it holds.
+        text: String,
+    },
+    /// There is no ssh here.
+    #[error("cannot start `{program}`: {source}")]
+    NoSsh {
+        /// The program.
+        program: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Nobody answers.
+    #[error("`{host}` cannot be reached: {said}")]
+    Unreachable {
+        /// The host.
+        host: String,
+        /// What ssh said.
+        said: String,
+    },
+    /// It does not let us in.
+    #[error("`{host}` does not let us in: {said}")]
+    KeyRefused {
+        /// The host.
+        host: String,
+        /// What ssh said.
+        said: String,
+    },
+    /// It is not known, or not the one that was known.
+    #[error("the key of `{host}` is not the known one: {said}")]
+    HostKey {
+        /// The host.
+        host: String,
+        /// What ssh said.
+        said: String,
+    },
+    /// The connection ended in the middle.
+    #[error("the connection to `{host}` was lost{}", if said.is_empty() { String::new() } else { format!(": {said}") })]
+    Lost {
+        /// The host.
+        host: String,
+        /// What ssh said.
+        said: String,
+    },
+    /// The far shell says something else than we do.
+    #[error("`{host}` answered something else than plimsoll: `{found}`")]
+    Junk {
+        /// The host.
+        host: String,
+        /// How it begins.
+        found: String,
+    },
+    /// The far machine cannot run this program.
+    #[error("`{host}` is {found}, and this plimsoll is built for {wanted}")]
+    WrongMachine {
+        /// The host.
+        host: String,
+        /// What `uname -sm` says there.
+        found: String,
+        /// What it would have to say.
+        wanted: String,
+    },
+    /// The program was copied, and does not start there.
+    #[error("this plimsoll does not run on `{host}`: {said}")]
+    DoesNotRun {
+        /// The host.
+        host: String,
+        /// What its loader or shell said.
+        said: String,
+    },
+    /// The copy of the program is not the program.
+    #[error("the copy of the program on `{host}` is damaged and was removed: {said}")]
+    Damaged {
+        /// The host.
+        host: String,
+        /// What was found.
+        said: String,
+    },
+    /// A script of ours failed there.
+    #[error("`{host}`: {said}")]
+    Shell {
+        /// The host.
+        host: String,
+        /// What was said.
+        said: String,
+    },
+    /// It will not fit there.
+    #[error("the disk of `{place}` has {free} free, and {needed} are to be sent")]
+    NoRoom {
+        /// Where.
+        place: String,
+        /// To be sent.
+        needed: Bytes,
+        /// Free.
+        free: Bytes,
+    },
+    /// It did not fit there after all.
+    #[error("the disk is full, at `{path}` on `{host}`; what was sent is kept")]
+    FarDiskFull {
+        /// The host.
+        host: String,
+        /// The file that was being written.
+        path: String,
+    },
+    /// The far side could not do it.
+    #[error("on `{host}`: {fact}")]
+    Far {
+        /// The host.
+        host: String,
+        /// What it said.
+        fact: String,
+    },
+    /// A file was written to while it was read.
+    #[error("`{path}` changed while it was copied")]
+    Changed {
+        /// The file.
+        path: String,
+    },
+    /// What was asked for is not what arrived.
+    #[error("the settings on `{host}` are not those that were asked for: {differences}")]
+    NotAsAsked {
+        /// The host.
+        host: String,
+        /// Key by key.
+        differences: String,
+    },
+    /// The wire.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// A file.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A file that was to be written whole.
+    #[error(transparent)]
+    Write(#[from] plimsoll_recover::RecoverError),
+}
+
+impl RemoteError {
+    /// Whether trying again may help: the connection broke, nothing was refused.
+    pub fn is_cut(&self) -> bool {
+        match self {
+            RemoteError::Lost { .. } => true,
+            RemoteError::Wire(error) => error.is_cut(),
+            _ => false,
+        }
+    }
+
+    /// What to do about it, where that is known.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            RemoteError::NoSuchRemote { .. } => "plimsoll remote add NAME ssh://user@host[:port]/dir",
+            RemoteError::NoSsh { .. } => "install OpenSSH's client, or name another with PLIMSOLL_SSH",
+            RemoteError::Unreachable { .. } => "is it up, and are host and port right? `ssh HOST true` tells more",
+            RemoteError::KeyRefused { .. } => {
+                "nothing is asked for interactively: put a key on the host (ssh-copy-id), load it into ssh-agent, or name \
+                 it in ~/.ssh/config"
+            }
+            RemoteError::HostKey { .. } => {
+                "log in once by hand with `ssh`, and compare the key that it shows with the machine's own"
+            }
+            RemoteError::Lost { .. } => "what was sent is kept; the same command goes on from there",
+            RemoteError::Junk { .. } => {
+                "a login shell must print nothing when it is not interactive: look at ~/.bashrc or ~/.profile there"
+            }
+            RemoteError::DoesNotRun { .. } => "use a plimsoll that is built for that system (an older or static libc)",
+            RemoteError::NoRoom { .. } | RemoteError::FarDiskFull { .. } => {
+                "make room there, or leave files out with --exclude; the same command goes on from what is there"
+            }
+            RemoteError::Changed { .. } => "wait until nobody writes to it, and run the same command again",
+            RemoteError::NotAsAsked { .. } => "nothing was trained with them: the run was stopped",
+            _ => return None,
+        })
+    }
+}

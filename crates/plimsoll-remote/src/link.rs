@@ -1,0 +1,328 @@
+//! A connection to the far side: what is asked goes out, answers come in, in order.
+//!
+//! Invariant: a connection that ends is an error that says what ssh said of it; nothing waits for an answer that cannot
+//! come. A thread shows the far side that we are there, so that one whose network is gone ends by itself.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::ssh::{failure, last_lines};
+use crate::wire::{ABSENT, Answer, Ask, GREETING, WireError, read_message, write_message};
+use crate::{RemoteError, Ssh};
+
+/// How often the far side hears from us.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// What a login shell may print before we are heard.
+const MOST_JUNK: usize = 64 << 10;
+/// What is kept of what ssh says.
+const MOST_SAID: usize = 16 << 10;
+/// How long ssh may take to say why it ended.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+type Output = Arc<Mutex<Option<Box<dyn Write + Send>>>>;
+
+/// A connection that stands.
+pub struct Link {
+    host: String,
+    output: Output,
+    answers: Receiver<Result<(Answer, Vec<u8>), WireError>>,
+    process: Mutex<Option<Process>>,
+    dir: String,
+    version: String,
+    _heart: Sender<()>,
+}
+
+/// ssh, and what it says.
+struct Process {
+    child: Child,
+    said: Arc<Mutex<Vec<u8>>>,
+    listener: Option<JoinHandle<()>>,
+}
+
+/// What answered.
+pub enum Opened {
+    /// The program.
+    Link(Link),
+    /// The script: the program is not there. What it says of the machine.
+    Absent(String),
+}
+
+impl Link {
+    /// Connects and runs `script`, which ends in the far side of this program.
+    pub fn open(ssh: &Ssh, script: &str) -> Result<Opened, RemoteError> {
+        let mut process = Process::start(ssh, ssh.command(&["-T"], Some(script)))?;
+        let (stdin, stdout) = (process.child.stdin.take(), process.child.stdout.take());
+        let (Some(stdin), Some(stdout)) = (stdin, stdout) else {
+            return Err(WireError::Cut.into());
+        };
+        Link::over(ssh.address().host(), stdout, stdin, Some(process))
+    }
+
+    /// Over any two pipes, without a process.
+    pub fn over_pipes(
+        host: &str,
+        input: impl Read + Send + 'static,
+        output: impl Write + Send + 'static,
+    ) -> Result<Link, RemoteError> {
+        match Link::over(host, input, output, None)? {
+            Opened::Link(link) => Ok(link),
+            Opened::Absent(found) => Err(RemoteError::Junk { host: host.to_string(), found }),
+        }
+    }
+
+    fn over(
+        host: &str,
+        input: impl Read + Send + 'static,
+        output: impl Write + Send + 'static,
+        mut process: Option<Process>,
+    ) -> Result<Opened, RemoteError> {
+        let mut input = BufReader::with_capacity(256 << 10, input);
+        match greeting(&mut input).map_err(WireError::Pipe)? {
+            Greeting::Program => {}
+            Greeting::Script => {
+                let mut facts = String::new();
+                let _ = input.take(MOST_JUNK as u64).read_to_string(&mut facts);
+                // A script that failed has said why.
+                return match process.as_mut().map(Process::end) {
+                    Some((Some(0), _)) | None => Ok(Opened::Absent(facts)),
+                    Some((status, said)) => Err(failure(host, status, &said)),
+                };
+            }
+            Greeting::None(junk) => {
+                let (status, said) = process.as_mut().map_or((None, String::new()), Process::end);
+                return Err(match status {
+                    Some(0) => RemoteError::Junk { host: host.to_string(), found: last_lines(&junk) },
+                    Some(status) if status != 255 => {
+                        let said = if said.trim().is_empty() { junk } else { said };
+                        RemoteError::Shell { host: host.to_string(), said: last_lines(&said) }
+                    }
+                    status => failure(host, status, &said),
+                });
+            }
+        }
+        let (to, answers) = channel();
+        std::thread::spawn(move || listen(input, &to));
+        let output: Output = Arc::new(Mutex::new(Some(Box::new(output))));
+        let (heart, stop) = channel();
+        let beating = Arc::clone(&output);
+        std::thread::spawn(move || beat(&beating, &stop));
+        let mut link = Link {
+            host: host.to_string(),
+            output,
+            answers,
+            process: Mutex::new(process),
+            dir: String::new(),
+            version: String::new(),
+            _heart: heart,
+        };
+        match link.answer()?.0 {
+            Answer::Hello { version, dir } => (link.version, link.dir) = (version, dir),
+            other => return Err(unexpected("a greeting", &other).into()),
+        }
+        Ok(Opened::Link(link))
+    }
+
+    /// The far folder, absolute.
+    pub fn dir(&self) -> &str {
+        &self.dir
+    }
+
+    /// The far program's version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The far machine, for messages.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Asks, without waiting for the answer.
+    pub fn tell(&self, ask: &Ask, body: &[u8]) -> Result<(), RemoteError> {
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = match output.as_mut() {
+            Some(output) => write_message(output, ask, body),
+            None => Err(WireError::Cut),
+        };
+        drop(output);
+        written.map_err(|error| self.judged(error))
+    }
+
+    /// The next answer; a refusal is an error.
+    pub fn answer(&self) -> Result<(Answer, Vec<u8>), RemoteError> {
+        let received = self.answers.recv().unwrap_or(Err(WireError::Cut));
+        match received.map_err(|error| self.judged(error))? {
+            (Answer::Failed { full: Some(path), .. }, _) => {
+                Err(RemoteError::FarDiskFull { host: self.host.clone(), path: path.to_string() })
+            }
+            (Answer::Failed { fact, .. }, _) => Err(RemoteError::Far { host: self.host.clone(), fact }),
+            other => Ok(other),
+        }
+    }
+
+    /// Asks and waits for the answer.
+    pub fn ask(&self, ask: &Ask) -> Result<(Answer, Vec<u8>), RemoteError> {
+        self.tell(ask, &[])?;
+        self.answer()
+    }
+
+    /// Asks for something that is done or not.
+    pub fn have_done(&self, ask: &Ask) -> Result<(), RemoteError> {
+        match self.ask(ask)?.0 {
+            Answer::Done {} => Ok(()),
+            other => Err(unexpected("`done`", &other).into()),
+        }
+    }
+
+    /// A broken pipe, as ssh explains it.
+    fn judged(&self, error: WireError) -> RemoteError {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        match (error.is_cut(), process.as_mut()) {
+            (true, Some(process)) => {
+                let (status, said) = process.end();
+                // Once the program spoke, every end is a lost connection, whatever ssh calls it.
+                let said = match status {
+                    Some(255) | None => last_lines(&said),
+                    Some(status) => format!("the far side ended with {status}: {}", last_lines(&said)),
+                };
+                RemoteError::Lost { host: self.host.clone(), said }
+            }
+            (true, None) => RemoteError::Lost { host: self.host.clone(), said: String::new() },
+            (false, _) => error.into(),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The far side ends when its input does; ssh is not waited for.
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(process) = self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+    }
+}
+
+impl Process {
+    fn start(ssh: &Ssh, mut command: Command) -> Result<Process, RemoteError> {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = started.map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let (heard, stderr) = (Arc::clone(&said), child.stderr.take());
+        let listener = stderr.map(|stderr| std::thread::spawn(move || hear(stderr, &heard)));
+        Ok(Process { child, said, listener })
+    }
+
+    /// Its exit status and what it said; it is given a moment, then killed.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let by = Instant::now() + LAST_WORDS;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status.code(),
+                Ok(None) if Instant::now() < by => std::thread::sleep(Duration::from_millis(10)),
+                _ => {
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    break None;
+                }
+            }
+        };
+        // Somebody whom ssh started (a control master) may hold the pipe for longer; a process that ended has said all.
+        while self.listener.as_ref().is_some_and(|listener| !listener.is_finished()) && Instant::now() < by {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        (status, String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+fn hear(mut from: impl Read, said: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.extend(&buffer[..read]);
+        let over = said.len().saturating_sub(MOST_SAID);
+        said.drain(..over);
+    }
+}
+
+fn listen(mut input: impl Read, to: &Sender<Result<(Answer, Vec<u8>), WireError>>) {
+    loop {
+        let message = match read_message(&mut input) {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => Err(WireError::Cut),
+            Err(error) => Err(error),
+        };
+        let last = message.is_err();
+        if to.send(message).is_err() || last {
+            return;
+        }
+    }
+}
+
+fn beat(output: &Output, stop: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(HEARTBEAT) {
+        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+        match output.as_mut().map(|output| write_message(output, &Ask::Ping {}, &[])) {
+            Some(Ok(())) => {}
+            _ => return,
+        }
+    }
+}
+
+/// What was expected, and what came.
+pub fn unexpected(expected: &'static str, found: &Answer) -> WireError {
+    let found = serde_json::to_string(found).unwrap_or_default();
+    WireError::Unexpected { expected, found: found.chars().take(200).collect() }
+}
+
+enum Greeting {
+    Program,
+    Script,
+    /// Neither; what came instead.
+    None(String),
+}
+
+/// Reads up to the end of a greeting.
+fn greeting(input: &mut impl BufRead) -> std::io::Result<Greeting> {
+    let mut seen = Vec::new();
+    while seen.len() < MOST_JUNK {
+        let mut line = Vec::new();
+        if input.take(MOST_JUNK as u64).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        seen.extend(line);
+        if seen.ends_with(GREETING) || seen == GREETING[1..] {
+            return Ok(Greeting::Program);
+        }
+        if seen.ends_with(ABSENT) || seen == ABSENT[1..] {
+            return Ok(Greeting::Script);
+        }
+    }
+    Ok(Greeting::None(String::from_utf8_lossy(&seen).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_login_shell_prints_is_passed_over() {
+        for before in ["", "Welcome to box!\n", "no line end", "\n\n"] {
+            let wire = [before.as_bytes(), GREETING, b"rest"].concat();
+            let mut input = wire.as_slice();
+            assert!(matches!(greeting(&mut input).unwrap(), Greeting::Program), "{before:?}");
+            assert_eq!(input, b"rest");
+        }
+        assert!(
+            matches!(greeting(&mut b"only\njunk".as_slice()).unwrap(), Greeting::None(junk) if junk == "only\njunk")
+        );
+        let endless = vec![b'x'; 1 << 20];
+        assert!(matches!(greeting(&mut endless.as_slice()).unwrap(), Greeting::None(_)));
+    }
+}

@@ -1,0 +1,327 @@
+//! The far side: one folder, one connection, one thing at a time, in the order in which it was asked for.
+//!
+//! Invariant: it writes nothing outside its folder, writes only while it has the folder's lock, ends when its input ends or
+//! falls silent, and whatever it cannot do is an answer.
+
+mod exec;
+
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use fs_err::File;
+use plimsoll_machine::space_of;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::digest::DIGEST_BYTES;
+use crate::file_blocks::{Receiver, digests, read_block};
+use crate::keep::{self, Order, RUNS, Record};
+use crate::select::{Excludes, files};
+use crate::wire::{
+    Answer, Ask, BLOCK, GREETING, MOST_DIGESTS, RunSeen, WireError, pack, read_message, unpack, write_message,
+};
+use crate::{FarPath, RemoteError, digest_of};
+
+/// Silence after which nobody is there any more; pings come every quarter of it.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long one connection waits for another to end.
+const LOCK_PATIENCE: Duration = Duration::from_secs(75);
+/// Files of a listing that go into one answer.
+const LISTED: usize = 1000;
+/// What is shown of a log's end.
+const TAIL: u64 = 64 << 10;
+
+/// What only the program knows.
+pub trait Deeds {
+    /// How a run stands; none where the folder holds none yet.
+    fn look(&self, run: &Path) -> Option<Progress>;
+    /// The settings of a job file, as a run folder would hold them; or why it has none.
+    fn resolve(&self, job: &Path) -> Result<String, String>;
+}
+
+/// How a run stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// In a word.
+    pub status: String,
+    /// Steps done.
+    pub step: u64,
+    /// Steps to do.
+    pub total_steps: u64,
+    /// The last loss.
+    pub loss: Option<f64>,
+    /// Time left.
+    pub eta_seconds: Option<f64>,
+    /// Why it stopped or died.
+    pub why: Option<String>,
+}
+
+/// What can happen.
+pub(crate) enum Event {
+    /// Somebody asks.
+    Asked(Ask, Vec<u8>),
+    /// Nobody will ask any more.
+    Closed(Option<WireError>),
+    /// What is being executed said something.
+    Said { talk: bool, bytes: Vec<u8> },
+}
+
+/// Why an answer is a refusal.
+struct Refusal {
+    fact: String,
+    full: Option<FarPath>,
+}
+
+impl<E: std::error::Error> From<E> for Refusal {
+    fn from(error: E) -> Refusal {
+        Refusal { fact: error.to_string(), full: None }
+    }
+}
+
+type Done = Result<(Answer, Vec<u8>), Refusal>;
+
+struct Server<'a, W> {
+    dir: PathBuf,
+    program: PathBuf,
+    output: W,
+    deeds: &'a dyn Deeds,
+    receiver: Receiver,
+    lock: Option<File>,
+}
+
+/// Serves `dir` to whoever is at the other end, until that ends. `program` is this one.
+pub fn serve(
+    dir: &Path,
+    program: &Path,
+    input: impl Read + Send + 'static,
+    output: impl Write,
+    deeds: &dyn Deeds,
+) -> Result<(), RemoteError> {
+    let dir = fs_err::canonicalize(dir)?;
+    let said = dir.to_str().ok_or_else(|| RemoteError::FarPath { path: dir.display().to_string() })?.to_string();
+    let receiver = Receiver::into_folder(&dir);
+    let mut server = Server { dir, program: program.to_path_buf(), output, deeds, receiver, lock: None };
+    server.output.write_all(GREETING).map_err(WireError::Pipe)?;
+    server.say(&Answer::Hello { version: env!("CARGO_PKG_VERSION").to_string(), dir: said }, &[])?;
+    let (to, events) = sync_channel(8);
+    let asks = to.clone();
+    std::thread::spawn(move || listen(BufReader::with_capacity(256 << 10, input), &asks));
+    loop {
+        match events.recv_timeout(SILENCE) {
+            Ok(Event::Asked(Ask::Ping {}, _)) => {}
+            Ok(Event::Asked(Ask::Exec { words, folder }, _)) => {
+                let folder = folder.map_or(server.dir.clone(), |below| below.in_folder(&server.dir));
+                match exec::exec(&mut server, &words, &folder, &to, &events)? {
+                    exec::Then::GoOn => {}
+                    exec::Then::End => return Ok(()),
+                }
+            }
+            Ok(Event::Asked(ask, body)) => {
+                let (answer, body) = server
+                    .answer(ask, body)
+                    .unwrap_or_else(|refusal| (Answer::Failed { fact: refusal.fact, full: refusal.full }, Vec::new()));
+                server.say(&answer, &body)?;
+            }
+            Ok(Event::Said { .. }) => {}
+            Ok(Event::Closed(None)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
+            Ok(Event::Closed(Some(error))) => return Err(error.into()),
+        }
+    }
+}
+
+fn listen(mut input: impl Read, to: &SyncSender<Event>) {
+    loop {
+        let (event, last) = match read_message(&mut input) {
+            Ok(Some((ask, body))) => (Event::Asked(ask, body), false),
+            Ok(None) | Err(WireError::Cut | WireError::Pipe(_)) => (Event::Closed(None), true),
+            Err(error) => (Event::Closed(Some(error)), true),
+        };
+        if to.send(event).is_err() || last {
+            return;
+        }
+    }
+}
+
+impl<W: Write> Server<'_, W> {
+    fn say(&mut self, answer: &Answer, body: &[u8]) -> Result<(), WireError> {
+        write_message(&mut self.output, answer, body)
+    }
+
+    fn answer(&mut self, ask: Ask, body: Vec<u8>) -> Done {
+        let done = || Ok((Answer::Done {}, Vec::new()));
+        let only = |answer: Answer| Ok((answer, Vec::new()));
+        match ask {
+            Ask::Ping {} | Ask::Exec { .. } => done(),
+            Ask::Lock {} => self.take_lock().and_then(|()| done()),
+            Ask::Room {} => only(Answer::Room { free: space_of(&self.dir)?.available.0 }),
+            Ask::Look { paths } => {
+                only(Answer::Seen { files: paths.iter().map(|path| self.receiver.there(path)).collect() })
+            }
+            Ask::Write { path, stamp, digest, packed } => {
+                self.locked()?;
+                let bytes = unpack(&path, body, packed, &digest)?;
+                self.receiver.write(&path, &stamp, &bytes).map_err(|error| at(&path, &error))?;
+                done()
+            }
+            Ask::Begin { path } => {
+                self.locked()?;
+                let length = self.receiver.begin(&path).map_err(|error| at(&path, &error))?;
+                only(Answer::Begun { length })
+            }
+            Ask::Put { path, block, digest, packed } => {
+                self.locked()?;
+                let bytes = unpack(&path, body, packed, &digest)?;
+                self.receiver.put(&path, block, &bytes).map_err(|error| at(&path, &error))?;
+                done()
+            }
+            Ask::Finish { path, stamp } => {
+                self.locked()?;
+                self.receiver.finish(&path, &stamp).map_err(|error| at(&path, &error))?;
+                done()
+            }
+            Ask::Digests { path, part, from, count } => {
+                let file = if part { self.receiver.part(&path) } else { path.in_folder(&self.dir) };
+                let found = gone_is_empty(digests(&file, from, count.min(MOST_DIGESTS)))?;
+                Ok((Answer::Digests { count: (found.len() / DIGEST_BYTES) as u32 }, found))
+            }
+            Ask::List { path, exclude, after } => self.list(&path, &exclude, after.as_ref()),
+            Ask::Get { path, block } => {
+                let mut bytes = Vec::new();
+                let opened = File::open(path.in_folder(&self.dir));
+                gone_is_empty(opened.and_then(|file| read_block(&file, block, &mut bytes).map(|()| Vec::<u8>::new())))?;
+                let (packed, body) = pack(&bytes);
+                let body = body.into_owned();
+                Ok((Answer::Block { digest: digest_of(&bytes), packed }, body))
+            }
+            Ask::Tail { path, from } => self.tail(&path, from),
+            Ask::Resolve { path } => match self.deeds.resolve(&path.in_folder(&self.dir)) {
+                Ok(text) => only(Answer::Resolved { text }),
+                Err(fact) => Err(Refusal { fact, full: None }),
+            },
+            Ask::Start { name, fresh, words, folder, asked, beside } => {
+                self.locked()?;
+                let order = Order { name, fresh, words, folder, asked, beside };
+                let started = keep::start(&self.dir, &self.program, &order).map_err(plain)?;
+                let keep::Started { run, echo, ending, log_from, already } = started;
+                only(Answer::Started { run, echo, ending, log_from, already })
+            }
+            Ask::Runs {} => only(Answer::Runs { runs: self.runs() }),
+            Ask::Run { run } => match self.run(&run) {
+                Some(seen) => only(Answer::Runs { runs: vec![seen] }),
+                None => Err(plain(format!("there is no run `{}`", run.escape_debug()))),
+            },
+            Ask::Stop { run } => match keep::stop(&self.dir, &run).map_err(plain)? {
+                true => done(),
+                false => Err(plain(format!("nobody works on `{}`", run.escape_debug()))),
+            },
+        }
+    }
+
+    /// One connection writes at a time. Another one that is really a broken one ends within [`SILENCE`].
+    fn take_lock(&mut self) -> Result<(), Refusal> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        let path = self.dir.join(".remote-lock");
+        let file = fs_err::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(|error| at(&name(".remote-lock"), &error))?;
+        let by = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < by => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    return Err(plain(format!("another push to `{}` is under way", self.dir.display())));
+                }
+                Err(error) => return Err(plain(format!("cannot lock `{}`: {error}", path.display()))),
+            }
+        }
+        self.lock = Some(file);
+        Ok(())
+    }
+
+    fn locked(&self) -> Result<(), Refusal> {
+        if self.lock.is_some() { Ok(()) } else { Err(plain("nothing is written without the lock".to_string())) }
+    }
+
+    fn list(&self, path: &FarPath, exclude: &[String], after: Option<&FarPath>) -> Done {
+        let folder = path.in_folder(&self.dir);
+        if !folder.is_dir() {
+            return Err(plain(format!("there is no folder `{path}`")));
+        }
+        let all = files(&folder, &Excludes::new(exclude)?)?;
+        let rest = all.into_iter().filter(|file| after.is_none_or(|after| file.path > *after));
+        let mut files: Vec<_> = rest.take(LISTED + 1).collect();
+        let more = files.len() > LISTED;
+        files.truncate(LISTED);
+        Ok((Answer::Files { files, more }, Vec::new()))
+    }
+
+    fn tail(&self, path: &FarPath, from: Option<u64>) -> Done {
+        let mut file = File::open(path.in_folder(&self.dir))?;
+        let length = file.metadata()?.len();
+        // A log that was made anew is shown from its beginning.
+        let from = from.filter(|from| *from <= length).unwrap_or(length.saturating_sub(TAIL));
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(BLOCK as u64).read_to_end(&mut bytes)?;
+        Ok((Answer::Text { from }, bytes))
+    }
+
+    fn runs(&self) -> Vec<RunSeen> {
+        let folders = fs_err::read_dir(self.dir.join(RUNS)).into_iter().flatten().flatten();
+        let folders = folders.filter_map(|entry| entry.file_name().into_string().ok());
+        let names: std::collections::BTreeSet<String> = folders.chain(keep::known(&self.dir)).collect();
+        let mut runs: Vec<RunSeen> = names.iter().filter_map(|name| self.run(name)).collect();
+        runs.sort_by_key(|run| run.began_unix_ms);
+        runs
+    }
+
+    fn run(&self, name: &str) -> Option<RunSeen> {
+        if !keep::is_run_name(name) {
+            return None;
+        }
+        let folder = self.dir.join(RUNS).join(name);
+        let record = Record::read(&self.dir, name);
+        let progress = self.deeds.look(&folder);
+        let alive = record.as_ref().is_some_and(Record::alive);
+        let ending = record.as_ref().and_then(Record::ended);
+        let progress = match (progress, &record) {
+            (Some(progress), _) => progress,
+            (None, Some(_)) => {
+                let status = if ending.is_none() { "planning" } else { "refused" };
+                Progress { status: status.to_string(), ..Progress::default() }
+            }
+            (None, None) => return None,
+        };
+        let Progress { status, step, total_steps, loss, eta_seconds, why } = progress;
+        let began_unix_ms = record.map_or(0, |record| record.began_unix_ms);
+        let run = name.to_string();
+        Some(RunSeen { run, status, step, total_steps, loss, eta_seconds, why, alive, ending, began_unix_ms })
+    }
+}
+
+fn plain(fact: String) -> Refusal {
+    Refusal { fact, full: None }
+}
+
+fn name(text: &str) -> FarPath {
+    FarPath::new(text).expect("a constant that is a path")
+}
+
+/// An error at a file; a full disk is told from others.
+fn at(path: &FarPath, error: &std::io::Error) -> Refusal {
+    let full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded).then(|| path.clone());
+    Refusal { fact: format!("`{path}`: {error}"), full }
+}
+
+/// A file that went away since it was listed has no blocks; whoever asked looks again.
+fn gone_is_empty(read: std::io::Result<Vec<u8>>) -> std::io::Result<Vec<u8>> {
+    match read {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        other => other,
+    }
+}

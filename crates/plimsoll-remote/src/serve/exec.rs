@@ -1,0 +1,94 @@
+//! One of our verbs, run to its end over a connection; it ends with the connection.
+
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use super::{Event, SILENCE, Server};
+use crate::wire::{Answer, Ask, Ending, WireError};
+
+/// Between two looks at whether it has ended.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What follows.
+pub(super) enum Then {
+    GoOn,
+    End,
+}
+
+pub(super) fn exec<W: Write>(
+    server: &mut Server<'_, W>,
+    words: &[String],
+    folder: &Path,
+    to: &SyncSender<Event>,
+    events: &Receiver<Event>,
+) -> Result<Then, WireError> {
+    let mut command = Command::new(&server.program);
+    command.args(words).current_dir(folder);
+    let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = match started {
+        Ok(child) => child,
+        Err(error) => {
+            let fact = format!("cannot start `{}` in `{}`: {error}", server.program.display(), folder.display());
+            server.say(&Answer::Failed { fact, full: None }, &[])?;
+            return Ok(Then::GoOn);
+        }
+    };
+    let stdout = child.stdout.take().map(|from| reading(from, false, to.clone()));
+    let stderr = child.stderr.take().map(|from| reading(from, true, to.clone()));
+    let mut heard = Instant::now();
+    let closed = loop {
+        match events.recv_timeout(PAUSE) {
+            Ok(Event::Said { talk, bytes }) => {
+                if let Err(error) = server.say(&Answer::Output { talk }, &bytes) {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(error);
+                }
+            }
+            Ok(Event::Asked(Ask::Ping {}, _)) => heard = Instant::now(),
+            // Nothing else is asked while this is under way.
+            Ok(Event::Asked(..) | Event::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break true,
+            Err(RecvTimeoutError::Timeout) => {
+                let read =
+                    |reader: &Option<std::thread::JoinHandle<()>>| reader.as_ref().is_none_or(|r| r.is_finished());
+                if read(&stdout) && read(&stderr) {
+                    break false;
+                }
+                if heard.elapsed() > SILENCE {
+                    break true;
+                }
+            }
+        }
+    };
+    if closed {
+        let _ = child.kill();
+    }
+    let ending = match child.wait() {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => Ending::Code(code),
+            (None, Some(signal)) => Ending::Signal(signal),
+            (None, None) => Ending::Unseen,
+        },
+        Err(_) => Ending::Unseen,
+    };
+    if closed {
+        return Ok(Then::End);
+    }
+    server.say(&Answer::Exited { ending }, &[])?;
+    Ok(Then::GoOn)
+}
+
+fn reading(mut from: impl Read + Send + 'static, talk: bool, to: SyncSender<Event>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 32 << 10];
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            if to.send(Event::Said { talk, bytes: buffer[..read].to_vec() }).is_err() {
+                return;
+            }
+        }
+    })
+}

@@ -1,0 +1,111 @@
+//! A far folder, and the way there: connects, brings the program where it is missing, and tries again where a connection
+//! breaks.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll_machine::Bytes;
+
+use crate::link::Opened;
+use crate::{Digest, Link, RemoteError, Ssh, bootstrap, digest_of_file};
+
+/// Connections in a row that may break without anything having been done.
+const PATIENCE: u32 = 5;
+
+/// What is told meanwhile.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// The program is being copied.
+    Program {
+        /// Bytes there.
+        sent: Bytes,
+        /// Of so many.
+        total: Bytes,
+    },
+    /// The connection broke; it is tried again after a while.
+    Again {
+        /// Why.
+        why: String,
+        /// When.
+        after: Duration,
+    },
+}
+
+/// A far folder that can be connected to.
+#[derive(Clone, Debug)]
+pub struct Session {
+    ssh: Ssh,
+    program: PathBuf,
+    digest: Digest,
+}
+
+impl Session {
+    /// With `program` on the far side, which must be this one.
+    pub fn new(ssh: Ssh, program: &Path) -> Result<Session, RemoteError> {
+        Ok(Session { ssh, program: program.to_path_buf(), digest: digest_of_file(program)? })
+    }
+
+    /// The way there.
+    pub fn ssh(&self) -> &Ssh {
+        &self.ssh
+    }
+
+    /// The far program, as a word of a shell.
+    pub fn far_program(&self) -> String {
+        format!("{}/bin/plimsoll-{}", self.ssh.address().dir_word(), self.digest)
+    }
+
+    /// A connection, with the program brought there first where it is not.
+    pub fn open(&self, note: &mut dyn FnMut(Note)) -> Result<Link, RemoteError> {
+        let host = || self.ssh.address().host().to_string();
+        let script = bootstrap::opening(self.ssh.address(), &self.digest);
+        let facts = match Link::open(&self.ssh, &script)? {
+            Opened::Link(link) => return Ok(link),
+            Opened::Absent(facts) => facts,
+        };
+        let found = bootstrap::facts(&facts)
+            .ok_or_else(|| RemoteError::Junk { host: host(), found: crate::ssh::last_lines(&facts) })?;
+        let mut told = |sent, total| note(Note::Program { sent, total });
+        bootstrap::install(&self.ssh, &self.program, &self.digest, &found, &mut told)?;
+        match Link::open(&self.ssh, &script)? {
+            Opened::Link(link) => Ok(link),
+            Opened::Absent(facts) => Err(RemoteError::Junk { host: host(), found: crate::ssh::last_lines(&facts) }),
+        }
+    }
+
+    /// Does `deed` over a connection, and again over the next one where that breaks: as long as each gets further, which
+    /// `done` counts, and a few times more. A host that cannot be reached at the first try is told at once.
+    pub fn patiently<T>(
+        &self,
+        note: &mut dyn FnMut(Note),
+        mut deed: impl FnMut(&Link) -> Result<T, RemoteError>,
+        mut done: impl FnMut() -> u64,
+    ) -> Result<T, RemoteError> {
+        let (mut tries, mut before, mut stood) = (0, 0, false);
+        loop {
+            let mut sent = 0;
+            let opened = self.open(&mut |told| {
+                if let Note::Program { sent: now, .. } = &told {
+                    sent = now.0;
+                }
+                note(told);
+            });
+            stood |= opened.is_ok() || sent > 0;
+            let error = match opened.and_then(|link| deed(&link)) {
+                Ok(result) => return Ok(result),
+                Err(error) => error,
+            };
+            // One that stood before may be away for a moment.
+            let again = error.is_cut() || (stood && matches!(error, RemoteError::Unreachable { .. }));
+            let now = done().saturating_add(sent);
+            tries = if now > before { 0 } else { tries + 1 };
+            before = before.max(now);
+            if !again || tries >= PATIENCE {
+                return Err(error);
+            }
+            let after = Duration::from_millis(500) * 2u32.pow(tries);
+            note(Note::Again { why: error.to_string(), after });
+            std::thread::sleep(after);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! `plimsoll remote`: the near side. What is asked for is sent, started, followed and fetched by plimsoll-remote; here it
+//! is said in which words.
+
+mod far_job;
+mod files;
+mod follow;
+mod run_words;
+mod start;
+mod tunnel;
+
+use std::io::Write;
+
+use plimsoll_machine::Bytes;
+use plimsoll_remote::session::Note;
+use plimsoll_remote::wire::{Answer, Ask, Ending, RunSeen};
+use plimsoll_remote::{Book, FarPath, Link, RemoteError, Session, Ssh};
+use serde_json::json;
+
+use crate::args::{RemoteArgs, RemoteVerb};
+use crate::guard::program;
+use crate::render::{self, Exit, Fail, OrFail};
+use crate::verbs::transfer::Transfer;
+
+/// Does what was asked.
+pub fn run(args: &RemoteArgs) -> Result<(), Fail> {
+    match &args.verb {
+        RemoteVerb::Add { name, url } => add(name, url),
+        RemoteVerb::Remove { name } => book()?.remove(name).map_err(|error| refused(error, Exit::BadInput)),
+        RemoteVerb::List { json } => list(*json),
+        RemoteVerb::Push(args) => files::push(args),
+        RemoteVerb::Pull(args) => files::pull(args),
+        RemoteVerb::Probe { name, rates, json } => {
+            let flags = [("--rates", rates), ("--json", json)];
+            let mut words = vec!["probe".to_string(), ".".to_string()];
+            words.extend(flags.iter().filter(|(_, said)| **said).map(|(flag, _)| flag.to_string()));
+            Remote::named(name)?.exec(&words)
+        }
+        RemoteVerb::Plan(args) => start::plan(args),
+        RemoteVerb::Train(args) => start::train(args),
+        RemoteVerb::Run(args) => start::run(args),
+        RemoteVerb::Resume(args) => start::resume(args),
+        RemoteVerb::Logs(args) => follow::logs(args),
+        RemoteVerb::Watch(args) => follow::watch(args),
+        RemoteVerb::Stop(args) => follow::stop(args),
+        RemoteVerb::Status { name, json } => follow::status(name, *json),
+    }
+}
+
+fn book() -> Result<Book, Fail> {
+    let path = Book::usual_path()
+        .ok_or_else(|| Fail::usage("there is no place for names of remotes").hint("set HOME or XDG_CONFIG_HOME"))?;
+    Book::read(&path).map_err(|error| refused(error, Exit::BadInput))
+}
+
+fn add(name: &str, url: &str) -> Result<(), Fail> {
+    let address = url.parse().map_err(|error| refused(error, Exit::BadInput))?;
+    let before = book()?.add(name, address).map_err(|error| refused(error, Exit::BadInput))?;
+    if let Some(before) = before {
+        render::talk(format!("`{name}` was {before}"));
+    }
+    Ok(())
+}
+
+fn list(json: bool) -> Result<(), Fail> {
+    let book = book()?;
+    let pairs = book.remotes().iter().map(|(name, address)| (name.clone(), address.to_string()));
+    match json {
+        true => render::json(&pairs.collect::<std::collections::BTreeMap<_, _>>()),
+        false => {
+            let lines: Vec<String> = pairs.map(|(name, url)| format!("{name}  {url}")).collect();
+            if lines.is_empty() { Ok(()) } else { render::data(lines.join("\n")) }
+        }
+    }
+}
+
+/// A remote by its name, and what is shown while somebody waits for it.
+pub(super) struct Remote {
+    pub name: String,
+    pub session: Session,
+    pub shown: Transfer,
+}
+
+impl Remote {
+    /// What the book says; nothing is connected yet.
+    pub fn named(name: &str) -> Result<Remote, Fail> {
+        let address = book()?.find(name).cloned().map_err(|error| refused(error, Exit::BadInput))?;
+        let ssh = Ssh::to(address).map_err(|error| refused(error, Exit::BadInput))?;
+        let session = Session::new(ssh, &program().or_failed()?).map_err(failed)?;
+        Ok(Remote { name: name.to_string(), session, shown: Transfer::shown() })
+    }
+
+    /// Does `deed` over a connection, again where one breaks; `done` counts how far it came.
+    pub fn with<T>(
+        &self,
+        deed: impl FnMut(&Link) -> Result<T, RemoteError>,
+        done: impl FnMut() -> u64,
+    ) -> Result<T, Fail> {
+        let mut note = |note| match note {
+            Note::Program { sent, total } => self.shown.show("plimsoll", sent, total),
+            Note::Again { why, after } => {
+                self.shown.note(&format!("{why}; trying again in {:.1} s", after.as_secs_f64()));
+            }
+        };
+        self.session.patiently(&mut note, deed, done).map_err(failed)
+    }
+
+    /// One question, one answer.
+    pub fn ask(&self, ask: &Ask) -> Result<(Answer, Vec<u8>), Fail> {
+        self.with(|link| link.ask(ask), || 0)
+    }
+
+    /// Runs one of our verbs there; its output is ours, and so is its exit code.
+    pub fn exec(&self, words: &[String]) -> Result<(), Fail> {
+        let ending = self.with(|link| run_there(link, words, &mut |talk, bytes| show(talk, bytes)), || 0)?;
+        ended(ending)
+    }
+
+    /// The run that is meant: by its name, or the one that was started last.
+    pub fn run(&self, said: Option<&str>) -> Result<RunSeen, Fail> {
+        let runs = self.runs()?;
+        let wanted = said.map(|said| said.trim_end_matches('/').trim_start_matches("runs/"));
+        let found = match wanted {
+            Some(wanted) => runs.iter().find(|run| run.run == wanted),
+            None => runs.iter().max_by_key(|run| run.began_unix_ms),
+        };
+        found.cloned().ok_or_else(|| {
+            let known = runs.iter().map(|run| format!("`{}`", run.run)).collect::<Vec<_>>().join(", ");
+            let fail = match wanted {
+                Some(wanted) => Fail::usage(format!("`{}` has no run `{wanted}`", self.name)),
+                None => Fail::usage(format!("`{}` has no run", self.name)),
+            };
+            match known.is_empty() {
+                true => fail.hint(format!("plimsoll remote train {} JOB starts one", self.name)),
+                false => fail.hint(format!("it has {known}")),
+            }
+        })
+    }
+
+    /// All runs there.
+    pub fn runs(&self) -> Result<Vec<RunSeen>, Fail> {
+        match self.ask(&Ask::Runs {})?.0 {
+            Answer::Runs { runs } => Ok(runs),
+            other => Err(strange(&other)),
+        }
+    }
+}
+
+/// Runs one of our verbs over a connection and hands on what it says.
+pub(super) fn run_there(
+    link: &Link,
+    words: &[String],
+    said: &mut dyn FnMut(bool, &[u8]),
+) -> Result<Ending, RemoteError> {
+    link.tell(&Ask::Exec { words: words.to_vec(), folder: None }, &[])?;
+    loop {
+        match link.answer()? {
+            (Answer::Output { talk }, bytes) => said(talk, &bytes),
+            (Answer::Exited { ending }, _) => return Ok(ending),
+            (other, _) => {
+                let fact = format!("something else than was asked for: {other:?}");
+                return Err(RemoteError::Far { host: link.host().to_string(), fact });
+            }
+        }
+    }
+}
+
+/// Prints what the far side printed, as it came.
+pub(super) fn show(talk: bool, bytes: &[u8]) {
+    // A reader that has gone is nobody's loss.
+    let _ = match talk {
+        true => std::io::stderr().lock().write_all(bytes),
+        false => std::io::stdout().lock().write_all(bytes).and_then(|()| std::io::stdout().lock().flush()),
+    };
+}
+
+/// An end on the far side is our own; what it was has been shown.
+pub(super) fn ended(ending: Ending) -> Result<(), Fail> {
+    match ending {
+        Ending::Code(0) => Ok(()),
+        Ending::Code(code) => Err(Fail::silent(Exit::of(code))),
+        Ending::Signal(signal) => {
+            Err(Fail::new(Exit::Failed, anyhow::anyhow!("it was killed there by signal {signal}")))
+        }
+        Ending::Unseen => Err(Fail::new(Exit::Failed, anyhow::anyhow!("it ended there, and nobody saw how"))
+            .hint("the machine or its keeper went down; `plimsoll remote resume` goes on")),
+    }
+}
+
+/// What went wrong between the machines.
+pub(super) fn failed(error: RemoteError) -> Fail {
+    let exit = match &error {
+        RemoteError::Far { .. } | RemoteError::Pattern { .. } | RemoteError::FarPath { .. } => Exit::BadInput,
+        _ => Exit::Failed,
+    };
+    refused(error, exit)
+}
+
+fn refused(error: RemoteError, exit: Exit) -> Fail {
+    let hint = error.hint();
+    let fail = Fail::new(exit, error);
+    match hint {
+        Some(hint) => fail.hint(hint),
+        None => fail,
+    }
+}
+
+pub(super) fn strange(answer: &Answer) -> Fail {
+    Fail::new(Exit::Failed, anyhow::anyhow!("the far side answers something else: {answer:?}"))
+}
+
+/// What a transfer came to, for programs and people.
+pub(super) fn told(pushed: &plimsoll_remote::push::Pushed, what: &str, json: bool) -> Result<(), Fail> {
+    if json {
+        return render::json(&json!({
+            "files": pushed.files,
+            "unchanged": pushed.unchanged,
+            "bytes": pushed.total,
+            "sent_bytes": pushed.sent,
+        }));
+    }
+    let Bytes(sent) = pushed.sent;
+    let how = if sent == 0 { "nothing had to be sent".to_string() } else { format!("{} sent", pushed.sent) };
+    render::talk(format!("{what}: {} files, {}; {how}", pushed.files, pushed.total));
+    Ok(())
+}
+
+/// A far path that we made ourselves.
+pub(super) fn far(text: String) -> Result<FarPath, Fail> {
+    FarPath::new(text).map_err(failed)
+}

@@ -1,0 +1,168 @@
+//! `plimsoll remote logs`, `watch`, `stop` and `status`: a run that is elsewhere.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use plimsoll_remote::keep::log_path;
+use plimsoll_remote::wire::{Answer, Ask, Ending, RunSeen};
+use plimsoll_remote::{FarPath, Link, RemoteError};
+use serde_json::json;
+
+use super::{Remote, ended, failed, show, strange, tunnel};
+use crate::args::{FarJobArgs, FarLogsArgs, FarWatchArgs};
+use crate::render::{self, Exit, Fail};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// A log that is read as it grows; where it was read to outlives a connection.
+pub struct Log {
+    path: FarPath,
+    from: Option<u64>,
+}
+
+impl Log {
+    /// Of a run, from a byte on; `None`: of its end.
+    pub fn of(run: &str, from: Option<u64>) -> Result<Log, Fail> {
+        Ok(Log { path: log_path(run).map_err(failed)?, from })
+    }
+
+    /// Hands on all that is there; whether anything was.
+    pub fn catch_up(&mut self, link: &Link, said: &mut dyn FnMut(&[u8])) -> Result<bool, RemoteError> {
+        let mut any = false;
+        loop {
+            match link.ask(&Ask::Tail { path: self.path.clone(), from: self.from })? {
+                (Answer::Text { from }, bytes) => {
+                    self.from = Some(from + bytes.len() as u64);
+                    if bytes.is_empty() {
+                        return Ok(any);
+                    }
+                    said(&bytes);
+                    any = true;
+                }
+                (other, _) => {
+                    return Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") });
+                }
+            }
+        }
+    }
+}
+
+/// Shows what a run says.
+pub fn logs(args: &FarLogsArgs) -> Result<(), Fail> {
+    let remote = Remote::named(&args.of.name)?;
+    let run = remote.run(args.of.run.as_deref())?.run;
+    let mut log = Log::of(&run, args.all.then_some(0))?;
+    let read = Cell::new(0u64);
+    remote.with(
+        |link| {
+            loop {
+                // What is said before the end is there once the end is seen.
+                let over = !args.follow || !one(link, &run)?.alive;
+                let mut count = 0;
+                log.catch_up(link, &mut |bytes| {
+                    show(false, bytes);
+                    count += 1;
+                })?;
+                read.set(read.get() + count);
+                if over {
+                    return Ok(());
+                }
+                std::thread::sleep(PAUSE);
+            }
+        },
+        || read.get(),
+    )
+}
+
+fn one(link: &Link, run: &str) -> Result<RunSeen, RemoteError> {
+    match link.ask(&Ask::Run { run: run.to_string() })?.0 {
+        Answer::Runs { runs } if runs.len() == 1 => Ok(runs[0].clone()),
+        other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
+    }
+}
+
+/// Shows a run as `plimsoll watch` does.
+pub fn watch(args: &FarWatchArgs) -> Result<(), Fail> {
+    let remote = Remote::named(&args.of.name)?;
+    let run = remote.run(args.of.run.as_deref())?.run;
+    let folder = format!("runs/{run}");
+    if args.web {
+        return tunnel::web(&remote, &folder, args.port);
+    }
+    if args.once || !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+        return remote.exec(&["watch".to_string(), folder, "--once".to_string()]);
+    }
+    tunnel::terminal(&remote, &folder)
+}
+
+/// Asks a run to stop, and sees it do so.
+pub fn stop(args: &FarJobArgs) -> Result<(), Fail> {
+    let remote = Remote::named(&args.name)?;
+    let seen = remote.run(args.run.as_deref())?;
+    if !seen.alive {
+        render::talk(format!("nobody works on `{}`: {}", seen.run, seen.status));
+        return Ok(());
+    }
+    let mut log = Log::of(&seen.run, None)?;
+    let mut asked = false;
+    let seen = remote.with(
+        |link| {
+            if !asked {
+                log.catch_up(link, &mut |_| {})?;
+                link.have_done(&Ask::Stop { run: seen.run.clone() })?;
+                asked = true;
+            }
+            loop {
+                let now = one(link, &seen.run)?;
+                log.catch_up(link, &mut |bytes| show(true, bytes))?;
+                if !now.alive {
+                    return Ok(now);
+                }
+                std::thread::sleep(PAUSE);
+            }
+        },
+        || 0,
+    )?;
+    match seen.ending {
+        Some(Ending::Code(code)) if Exit::of(code) == Exit::Stopped => {
+            let (name, run) = (&remote.name, &seen.run);
+            render::talk(format!("`{run}` is stopped at step {}; plimsoll remote resume {name} {run}", seen.step));
+            Ok(())
+        }
+        Some(ending) => ended(ending),
+        None => Err(strange(&Answer::Runs { runs: vec![seen] })),
+    }
+}
+
+/// Lists the runs of a remote.
+pub fn status(name: &str, json: bool) -> Result<(), Fail> {
+    let remote = Remote::named(name)?;
+    let runs = remote.runs()?;
+    if json {
+        return render::json(&json!({ "remote": name, "runs": runs }));
+    }
+    if runs.is_empty() {
+        render::talk(format!("`{name}` has no run"));
+        return Ok(());
+    }
+    render::data(runs.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+/// A run in one line.
+fn line(run: &RunSeen) -> String {
+    let steps = match run.total_steps {
+        0 if run.step == 0 => String::new(),
+        0 => format!("  step {}", run.step),
+        total => format!("  step {}/{total}", run.step),
+    };
+    let loss = run.loss.map_or(String::new(), |loss| format!("  loss {loss:.4}"));
+    let left = run.eta_seconds.filter(|_| run.alive).map_or(String::new(), |left| format!("  {left:.0} s left"));
+    let exit = match run.ending {
+        Some(Ending::Code(code)) if code != 0 => format!("  exit {code}"),
+        Some(Ending::Signal(signal)) => format!("  signal {signal}"),
+        _ => String::new(),
+    };
+    let why = run.why.as_ref().map_or(String::new(), |why| format!("  {why}"));
+    format!("{}  {}{steps}{loss}{left}{exit}{why}", run.run, run.status)
+}

@@ -1,0 +1,140 @@
+//! `plimsoll remote watch`: the view of a run, through ssh: a terminal of its own, or the page's port.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use plimsoll_remote::RemoteError;
+use plimsoll_remote::wire::{Answer, Ask};
+
+use super::{Remote, failed};
+use crate::render::{self, Exit, Fail, OrFail};
+
+/// How long a tunnel may take to stand.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The view in this terminal: ssh makes one over there.
+pub fn terminal(remote: &Remote, folder: &str) -> Result<(), Fail> {
+    let ssh = remote.session.ssh();
+    let dir = ssh.address().dir_word();
+    let script = format!("cd {dir} && exec {} watch {}", remote.session.far_program(), plimsoll_remote::quoted(folder));
+    let status = ssh.command(&["-t"], Some(&script)).status();
+    let status = status.map_err(|source| failed(RemoteError::NoSsh { program: ssh.program().to_string(), source }))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(255) => {
+            let host = ssh.address().host().to_string();
+            Err(failed(RemoteError::Lost { host, said: String::new() }))
+        }
+        code => Err(Fail::silent(code.map_or(Exit::Failed, Exit::of))),
+    }
+}
+
+/// The page: served over there on a port that is free there, and led to `port` here.
+pub fn web(remote: &Remote, folder: &str, port: u16) -> Result<(), Fail> {
+    let port = free(port)?;
+    remote.with(
+        |link| {
+            let words = ["watch", folder, "--web", "--port", "0"].map(str::to_string).to_vec();
+            link.tell(&Ask::Exec { words, folder: None }, &[])?;
+            let strange = |answer: Answer| RemoteError::Far {
+                host: link.host().to_string(),
+                fact: format!("no page is served: {answer:?}"),
+            };
+            let mut told = String::new();
+            let far_port = loop {
+                match link.answer()? {
+                    (Answer::Output { talk: false }, bytes) => told.push_str(&String::from_utf8_lossy(&bytes)),
+                    (Answer::Output { talk: true }, bytes) => super::show(true, &bytes),
+                    (other, _) => return Err(strange(other)),
+                }
+                if let Some(port) = port_of(&told) {
+                    break port;
+                }
+            };
+            let tunnel = Tunnel::open(remote, port, far_port)?;
+            let _ = render::data(format!("http://127.0.0.1:{port}/"));
+            // The page is there as long as both stand; Ctrl-C ends all.
+            loop {
+                match link.answer()? {
+                    (Answer::Output { talk }, bytes) => super::show(talk, &bytes),
+                    (Answer::Exited { .. }, _) => return Ok(drop(tunnel)),
+                    (other, _) => return Err(strange(other)),
+                }
+            }
+        },
+        || 0,
+    )
+}
+
+/// The port of the page's address.
+fn port_of(told: &str) -> Option<u16> {
+    let (line, _) = told.split_once('\n')?;
+    line.trim().strip_prefix("http://127.0.0.1:")?.trim_end_matches('/').parse().ok()
+}
+
+/// A port that nobody has; the one that was asked for, if there was one.
+fn free(port: u16) -> Result<u16, Fail> {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        Ok(listener) => Ok(listener.local_addr().or_failed()?.port()),
+        Err(error) => Err(Fail::new(Exit::BadInput, error)
+            .context(format!("port {port} cannot be had"))
+            .hint("name another port with --port N; --port 0 takes a free one")),
+    }
+}
+
+/// ssh that leads a port there. Its far end waits for its input to end, so that it ends with us whatever ends us.
+struct Tunnel {
+    ssh: Child,
+}
+
+impl Tunnel {
+    fn open(remote: &Remote, port: u16, far_port: u16) -> Result<Tunnel, RemoteError> {
+        let ssh = remote.session.ssh();
+        let lead = format!("127.0.0.1:{port}:127.0.0.1:{far_port}");
+        // A master connection of the user's would take the port over, and keep it.
+        let options = ["-T", "-o", "ExitOnForwardFailure=yes", "-o", "ControlPath=none", "-L", &lead];
+        let mut command = ssh.command(&options, Some("cat >/dev/null"));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let started = command.spawn();
+        let mut child = started.map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
+        let (to, said) = channel();
+        if let Some(stderr) = child.stderr.take() {
+            std::thread::spawn(move || {
+                BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|line| to.send(line))
+            });
+        }
+        let mut tunnel = Tunnel { ssh: child };
+        let by = Instant::now() + PATIENCE;
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            let gone = tunnel.ssh.try_wait()?.is_some();
+            if gone || Instant::now() > by {
+                let said = said.try_iter().collect::<Vec<_>>().join("; ");
+                return Err(RemoteError::Shell { host: ssh.address().host().to_string(), said });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(tunnel)
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let _ = self.ssh.kill();
+        let _ = self.ssh.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_read_from_a_whole_line_only() {
+        assert_eq!(port_of("http://127.0.0.1:4567/\n"), Some(4567));
+        assert_eq!(port_of("http://127.0.0.1:45"), None);
+        assert_eq!(port_of("http://0.0.0.0:45/\n"), None);
+    }
+}
