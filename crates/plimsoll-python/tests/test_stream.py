@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import os
 import pickle
 import random
 from collections import Counter
+from unittest import mock
 
 from fixture import EOS, FIRST, DataCase, ids, plain, stream, words
 
@@ -222,14 +224,31 @@ class Epoch(DataCase):
         batch = next(iter(self.loader("chat", shuffle=False, batch_size=1, chat_template=given)))
         self.assertEqual(batch["input_ids"][0].tolist(), [*answer, EOS])
 
-    def test_packed_files_need_a_folder(self):
+    def test_packed_files_are_unpacked_into_a_folder_once(self):
         with gzip.open(self.dir / "text.jsonl.gz", "wb") as file:
             file.write((self.dir / "text.jsonl").read_bytes())
         settings = dict(tokenizer=self.model, max_len=16, batch_size=5, shuffle=False)
-        with self.assertRaisesRegex(ValueError, "there is no folder for its unpacked rows"):
-            plimsoll.DataLoader(self.dir / "text.jsonl.gz", **settings)
+        want = stream(self.loader(shuffle=False))
         unpacked = plimsoll.DataLoader(self.dir / "text.jsonl.gz", cache_dir=self.dir / "cache", **settings)
-        self.assertEqual(stream(unpacked), stream(self.loader(shuffle=False)))
+        self.assertEqual(stream(unpacked), want)
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(self.dir / "home")}):
+            self.assertEqual(stream(plimsoll.DataLoader(self.dir / "text.jsonl.gz", **settings)), want)
+        frames = [list(folder.glob("*.frames")) for folder in (self.dir / "cache", self.dir / "home/plimsoll/data")]
+        self.assertEqual([len(found) for found in frames], [1, 1])
+
+    def test_a_second_start_finds_what_the_first_one_found_out(self):
+        lines = [json.dumps({"text": words(i, 1 + i % 13)}) for i in range(40_000)]
+        (self.dir / "large.jsonl").write_text("\n".join(lines))
+        # What has just changed might change once more without that it shows.
+        os.utime(self.dir / "large.jsonl", (0, 1_000_000_000))
+        settings = dict(tokenizer=self.model, max_len=16, batch_size=500, cache_dir=self.dir / "cache")
+        loader = plimsoll.DataLoader(self.dir / "large.jsonl", **settings)
+        first = loader.state_dict()
+        kept = sorted((self.dir / "cache/index").iterdir())
+        self.assertEqual(len(kept), 2)  # of the column as it was guessed, and by its name
+        again = plimsoll.DataLoader(self.dir / "large.jsonl", columns="text", **settings)
+        self.assertEqual(again.state_dict(), first)
+        self.assertEqual(sorted((self.dir / "cache/index").iterdir()), kept)
 
 
 class Threads(DataCase):

@@ -44,14 +44,14 @@ class DataLoader:
 
     What is read
         files: path, URL (s3://, gs://, az://, http://, https://), pattern or list of them (.jsonl, .csv, .tsv, .txt, .parquet, .arrow;
-            .gz and .zst with `cache_dir`).
+            .gz and .zst).
         tokenizer: a model folder, or its tokenizer.json.
         kind: "text", "chat" (by the folder's chat template, with labels on the assistant's part) or "pairs".
         columns: {"source": ..., "target": ...}, or the name of the source alone; guessed from usual names if absent.
         weights: a mixture: each entry of `files` (a path, a pattern or a list of them) is a set, and each of its rows comes so
             often in one pass (2: twice; 0.5: every second row, the others in the next pass). `columns` may be a list, too.
-        cache_dir: the folder that packed files are unpacked into, once, and where parts of files that lie elsewhere are kept; with
-            URLs `~/.cache/plimsoll/data` unless given, which is also that of `plimsoll train`.
+        cache_dir: the folder that packed files are unpacked into, once, and where parts of files that lie elsewhere are kept, and what was
+            found out about large files; by default `~/.cache/plimsoll/data`, which is also that of `plimsoll train`.
         cache_bytes: the most that these parts take there, for all who use the folder; by default 8 GiB, and of the free disk a quarter.
 
     Samples
@@ -174,9 +174,7 @@ class DataLoader:
         source_len = max_len - 1 if shifts else max_len
         self._sets = _sets(files, columns, weights)
         self._page_cache, self._skip = page_cache, oversized == "skip"
-        self._cache = None if cache_dir is None else os.fspath(cache_dir)
-        if self._cache is None and any(_is_url(path) for paths, *_ in self._sets for path in paths):
-            self._cache = _cache_folder()
+        self._cache = _cache_folder() if cache_dir is None else os.fspath(cache_dir)
         self._cache_bytes = cache_bytes
         self._tokens = _folder.find(
             os.fspath(tokenizer), kind, eos_id=eos_id, pad_id=pad_id, bos_id=bos_id, chat_template=chat_template
@@ -488,7 +486,7 @@ def _is_url(path: str) -> bool:
 
 
 def _cache_folder() -> str:
-    """Where `plimsoll train` keeps parts of files that lie elsewhere."""
+    """Where `plimsoll train` keeps what it makes of files, too."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(cache, "plimsoll", "data")
 
