@@ -11,7 +11,7 @@ pub fn compose(deployment: &Deployment) -> String {
     let d = deployment;
     let mut out = d.head(&[
         "Start, or go on after a stop or a reboot: docker compose up -d",
-        "Stop; a checkpoint is saved first: docker compose stop",
+        &d.stopped_by("docker compose stop"),
     ]);
     out += &format!("services:\n  {}:\n    image: {}\n", quoted(d.name.as_str()), quoted(&d.image));
     out += "    entrypoint: [\"plimsoll\"]\n    command:\n";

@@ -89,6 +89,8 @@ pub struct Deployment {
     pub cores: u64,
     /// The time that a stop gets.
     pub grace: Grace,
+    /// Whether a stop saves: some trainers of others do not.
+    pub saves: bool,
     /// Variables that it gets by name.
     pub variables: Vec<String>,
     /// Variables with values that are nobody's secret.
@@ -127,6 +129,16 @@ impl Deployment {
         let lines =
             std::iter::once(first.as_str()).chain(how.iter().copied()).chain(self.notes.iter().map(String::as_str));
         lines.map(|line| format!("# {}\n", crate::quote::comment(line))).collect()
+    }
+
+    /// How it is stopped, and what that costs.
+    pub(crate) fn stopped_by(&self, how: &str) -> String {
+        match self.saves {
+            true => format!("Stop; a checkpoint is saved first: {how}"),
+            false => {
+                format!("Stop; the trainer does not save then, so steps since its last checkpoint are lost: {how}")
+            }
+        }
     }
 
     /// Folders that no claim stands for.

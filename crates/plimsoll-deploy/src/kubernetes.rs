@@ -12,9 +12,7 @@ pub fn kubernetes(deployment: &Deployment) -> String {
     let (name, quoted_name) = (&d.name, yaml(d.name.as_str()));
     let mut how = vec![
         format!("Start: kubectl apply -f THIS-FILE; look: kubectl logs -f job/{name}"),
-        format!(
-            "Stop; a checkpoint is saved first: kubectl patch job {name} -p '{{\"spec\":{{\"suspend\":true}}}}'; go on: false"
-        ),
+        d.stopped_by(&format!("kubectl patch job {name} -p '{{\"spec\":{{\"suspend\":true}}}}'; go on: false")),
     ];
     if !d.variables.is_empty() {
         let secret = comment(&d.secret);

@@ -17,7 +17,7 @@ pub fn slurm(deployment: &Deployment) -> Result<String, DeployError> {
     let mut out = String::from("#!/bin/bash\n");
     out += &d.head(&[
         "Start: sbatch THIS-FILE. Sites want more, such as --time and --partition; give them to sbatch.",
-        "Stop; a checkpoint is saved first: scancel --batch --signal=TERM JOBID (scancel alone waits as long as the site's KillWait)",
+        &d.stopped_by("scancel --batch --signal=TERM JOBID (scancel alone waits as long as the site's KillWait)"),
     ]);
     out += &format!("#SBATCH --job-name={}\n#SBATCH --nodes=1\n#SBATCH --ntasks=1\n", d.name);
     out += &format!("#SBATCH --cpus-per-task={}\n", d.cores.max(1));

@@ -15,7 +15,7 @@ pub fn systemd(deployment: &Deployment) -> Result<String, DeployError> {
     let name = &d.name;
     let mut out = d.head(&[
         &format!("Put it at /etc/systemd/system/plimsoll-{name}.service, then: systemctl enable --now plimsoll-{name}"),
-        &format!("Stop; a checkpoint is saved first: systemctl stop plimsoll-{name}"),
+        &d.stopped_by(&format!("systemctl stop plimsoll-{name}")),
     ]);
     out +=
         &format!("\n[Unit]\nDescription=plimsoll: {name}\nWants=network-online.target\nAfter=network-online.target\n");

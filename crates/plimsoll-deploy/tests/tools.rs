@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use deployed::{ODD, file, native, odd, skip, tool};
 use plimsoll_deploy::{Deployment, Target, render};
+use plimsoll_machine::Bytes;
 use serde_json::Value;
 
 fn yaml(text: &str) -> Value {
@@ -296,4 +297,16 @@ fn a_job_whose_time_is_over_saves_and_is_queued_again_and_a_cancelled_one_only_s
                  while [ $asked = 0 ]; do sleep 0.02; done\nsleep 0.2\necho $asked > \"$NOTES/words\"\nexit 4";
     assert_eq!(batch(&native(), saves, Some("USR1"), "9"), (Some(4), "1\n".into(), true));
     assert_eq!(batch(&native(), saves, Some("TERM"), "0"), (Some(4), "1\n".into(), false));
+}
+
+#[test]
+fn slurm_accepts_the_script() {
+    // The program may be here without a cluster.
+    if let Err(why) = tool(&[(&["sinfo"], "--noheader")]) {
+        return skip(&why);
+    }
+    let deployment = Deployment { cores: 1, memory: plimsoll_deploy::Limit::over(Bytes::mib(64), "plan"), ..native() };
+    let (_folder, path) = file("job.sbatch", &render(Target::Slurm, &deployment).unwrap());
+    let output = Command::new("sbatch").arg("--test-only").arg(&path).output().unwrap();
+    assert!(output.status.success(), "{}", text_of(&output));
 }

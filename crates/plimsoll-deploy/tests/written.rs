@@ -38,6 +38,8 @@ fn every_file_names_limit_stop_cards_and_variables() {
         assert!(text.contains("130"), "{target:?} has no grace period:\n{text}");
         assert!(text.contains("AWS_SECRET_ACCESS_KEY"), "{target:?}\n{text}");
         assert!(text.contains("a note with two lines"), "{target:?}\n{text}");
+        assert!(text.contains("steps since its last checkpoint are lost"), "{target:?}\n{text}");
+        assert!(render(target, &native()).unwrap().contains("a checkpoint is saved first"), "{target:?}");
         assert!(target == Target::Systemd || text.contains('4'), "{target:?}\n{text}");
     }
 }

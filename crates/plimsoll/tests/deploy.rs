@@ -176,6 +176,16 @@ fn the_words_of_a_file_start_a_run_and_then_go_on_with_it() {
 }
 
 #[test]
+fn a_foreign_run_goes_on_by_the_same_words_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["run", "--out", "runs/f", "--go-on", "--trainer", "generic", "--", "sh", "-c", "echo hello"];
+    assert!(done(plimsoll(dir.path(), &args).output().unwrap()).contains("hello"));
+    let second = plimsoll(dir.path(), &args).output().unwrap();
+    assert!(String::from_utf8_lossy(&second.stderr).contains("is finished"), "{second:?}");
+    assert!(!done(second).contains("hello"));
+}
+
+#[test]
 fn four_cards_and_44_gb_show_the_guides_table_beside_the_computed_one() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["plan", "--profile", "guide", "--machine", &machine(), "--trainer", "piper"];

@@ -47,6 +47,7 @@ pub fn native() -> Deployment {
         cards: 0,
         cores: 4,
         grace: Grace::of(Stop::Saves { step_seconds: 1.5, checkpoint: Bytes::gib(2), mirrored: Some(None) }),
+        saves: true,
         variables: ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(String::from).to_vec(),
         set: vec![("XDG_CACHE_HOME".into(), "/data/runs/.cache".into())],
         mounts: vec![
@@ -63,6 +64,7 @@ pub fn native() -> Deployment {
 pub fn odd() -> Deployment {
     Deployment {
         kind: Kind::Foreign,
+        saves: false,
         notes: vec!["a note\nwith two lines # and more".into()],
         words: ODD.iter().map(|word| word.to_string()).collect(),
         shm: Some(Bytes::gib(2)),

@@ -36,6 +36,7 @@ struct Planned {
     cards: u64,
     cores: u64,
     grace: Grace,
+    saves: bool,
     urls: Vec<String>,
     mounts: Vec<Mount>,
 }
@@ -73,14 +74,33 @@ pub fn run(args: &DeployArgs) -> Result<(), Fail> {
 }
 
 fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Deployment, Fail> {
-    let Planned { kind, name, notes, words, command, folder, image, memory, shm, cards, cores, grace, urls, mounts } =
-        planned;
+    let Planned {
+        kind,
+        name,
+        notes,
+        words,
+        command,
+        folder,
+        image,
+        memory,
+        shm,
+        cards,
+        cores,
+        grace,
+        saves,
+        urls,
+        mounts,
+    } = planned;
     let name =
         Name::near(args.name.as_deref().unwrap_or(&name)).or_usage().map_err(|fail| fail.hint("give `--name`"))?;
     let run = args.out.clone().unwrap_or_else(|| Path::new("runs").join(name.as_str()));
     let run = folder.join(run);
     let above = run.parent().unwrap_or(Path::new("/")).to_path_buf();
     let in_container = matches!(target, Target::Compose | Target::K8s);
+    let mut notes = notes;
+    if kind == Kind::Foreign && in_container {
+        notes.push("The image needs the trainer and plimsoll in it; see docs/deploy.md.".to_string());
+    }
     let (run, above, folder) = (text(&run)?, text(&above)?, text(&folder)?);
     let mut words = words;
     words.extend(["--out".to_string(), run, "--go-on".to_string()]);
@@ -116,6 +136,7 @@ fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Dep
         cards,
         cores,
         grace,
+        saves,
         variables,
         set,
         mounts: outermost(mounts.into_iter().chain([Mount { path: above, written: true }])),

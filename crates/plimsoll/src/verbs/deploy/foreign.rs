@@ -60,7 +60,6 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
     notes.extend(fitted.steps.iter().map(|step| format!("One step down to make it fit: {step}.")));
     let ready = Ready::new(Path::new("."), &charge, &fitted.over, None)?;
     let memory = memory(&fitted, args.job.ram)?;
-    notes.push("The image needs the trainer and plimsoll in it; see docs/deploy.md.".to_string());
     let (command, set) = baked(&charge, &ready, &fitted);
     let mut words = vec!["run".to_string()];
     words.extend(said.flags::<ForeignFlags>(|name| !["set", "machine", "profile"].contains(&name))?);
@@ -84,6 +83,7 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
         shm: (workers > 0 || ranks > 1).then(|| shm(&fitted)),
         cards: if on_card { ranks } else { 0 },
         cores: ranks * (workers + 1),
+        saves: ready.command.layers().any(|layer| layer.stop.saves),
         grace: Grace::of(Stop::Within { seconds: charge.stop_within.unwrap_or(within) }),
         urls: urls_in(&command),
         command,

@@ -1,5 +1,7 @@
 //! A job of our own: its plan to the byte, its words, its folders.
 
+use std::path::Path;
+
 use plimsoll_data::remote_url;
 use plimsoll_deploy::{Grace, Kind, Limit, Stop};
 use plimsoll_machine::Bytes;
@@ -21,7 +23,8 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
     }
     let settings = Settings::resolve(&args.job)?;
     let here = std::env::current_dir().or_failed()?;
-    let (prepared, _) = prepare(&settings, Supervisor::Later, &here, Bound::default())?;
+    let run = here.join(args.out.as_deref().unwrap_or(Path::new("runs")));
+    let (prepared, _) = prepare(&settings, Supervisor::Later, &run, Bound::default())?;
     prepared.remarks.iter().for_each(render::talk);
     let plan = &prepared.plan;
     if plan.verdict == Verdict::TooBig {
@@ -40,7 +43,8 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
     urls.extend(settings.mirror.as_ref().map(|mirror| mirror.url.clone()));
     let mut words = vec!["train".to_string()];
     if let Some(job) = &args.job.job {
-        let job = fs_err::canonicalize(job).or_usage()?;
+        // Not through links: paths in it begin where it lies.
+        let job = std::path::absolute(job).or_usage()?;
         folders::read(&job, &mut mounts)?;
         words.push(text(&job)?);
         notes.push(format!("The job: {}; a run that has begun keeps the job that it began with.", job.display()));
@@ -71,6 +75,7 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
         cards: u64::from(settings.card.is_some() && !plan.vram.parts.is_empty()),
         cores: (plan.threads + plan.choices.loader_threads) as u64,
         grace,
+        saves: true,
         urls,
         mounts,
     })
