@@ -93,13 +93,14 @@ fn a_file_names_the_job_its_flags_its_folders_and_the_run() {
         "      - \"--mirror=s3://bucket/a b\"\n".to_string(),
         format!("      - \"--out\"\n      - \"{}/runs/my-chat\"\n      - \"--go-on\"\n", root.display()),
         format!("        source: \"{}\"\n", example.display()),
-        format!("        source: \"{0}/runs\"\n        target: \"{0}/runs\"\n    security_opt", root.display()),
+        format!("        source: \"{0}/runs\"\n        target: \"{0}/runs\"\n", root.display()),
         "      - \"AWS_SECRET_ACCESS_KEY\"\n".to_string(),
     ];
     for line in &lines {
         assert!(text.contains(line), "`{line}` is not in\n{text}");
     }
     assert!(!text.contains("capabilities: [\"gpu\"]"), "{text}");
+    assert!(!text.contains(&format!("target: \"{}/runs\"\n        read_only", root.display())), "{text}");
 }
 
 #[test]
