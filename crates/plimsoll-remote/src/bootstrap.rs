@@ -32,7 +32,7 @@ pub fn opening(address: &Address, digest: &Digest) -> String {
     let dir = address.dir_word();
     // printf of a plain sh knows octal only.
     format!(
-        "d={dir}; b=$d/bin/plimsoll-{digest}; if [ -x \"$b\" ]; then exec \"$b\" remote-agent serve \"$d\"; fi; \
+        "d={dir}; b=$d/bin/plimsoll-{digest}; if [ -x \"$b\" ]; then exec \"$b\" remote-agent serve \"$d\" \"$b\"; fi; \
          mkdir -p \"$d/bin\" || exit 71; printf '\\n\\002plimsoll-absent\\n'; uname -sm; \
          if [ -f \"$b.part\" ]; then wc -c < \"$b.part\"; else echo 0; fi; df -Pk \"$d\" | tail -n 1"
     )

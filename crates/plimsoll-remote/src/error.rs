@@ -224,7 +224,9 @@ impl RemoteError {
                 "make room there, or leave files out with --exclude; the same command goes on from what is there"
             }
             RemoteError::Changed { .. } => "wait until nobody writes to it, and run the same command again",
-            RemoteError::NotAsAsked { .. } => "nothing was trained with them: the run was stopped",
+            RemoteError::NotAsAsked { .. } => {
+                "nothing is trained with other settings: the run was not started, or was stopped"
+            }
             _ => return None,
         })
     }

@@ -130,13 +130,19 @@ pub fn start(dir: &Path, program: &Path, order: &Order) -> Result<Started, Strin
     if !is_run_name(&order.name) {
         return Err(format!("`{}` is no name of a run", order.name.escape_debug()));
     }
-    let same = |run: &String| Record::read(dir, run).is_some_and(|r| r.alive() && r.asked == order.asked);
+    let alive = |run: &String| Record::read(dir, run).filter(Record::alive);
+    let same = |run: &String| match order.fresh {
+        true => !order.beside && alive(run).is_some_and(|record| record.asked == order.asked),
+        false => *run == order.name && alive(run).is_some(),
+    };
     // Asked again after a connection broke, or by somebody who does not know: one is enough.
-    if let Some(run) = known(dir).into_iter().find(|run| !order.beside && same(run)) {
+    if let Some(run) = known(dir).into_iter().find(same) {
         let echo = echo(&dir.join(RUNS).join(&run));
         return Ok(Started { run, echo, ending: None, log_from: 0, already: true });
     }
     let run = if order.fresh { claim(dir, &order.name)? } else { again(dir, &order.name)? };
+    // A run that goes on is still the one that was asked for.
+    let asked = Record::read(dir, &run).map_or(order.asked, |before| before.asked);
     let folder = dir.join(RUNS).join(&run);
     let said = folder.to_str().ok_or("the run folder is not UTF-8")?;
     let words = order.words.iter().map(|word| word.replace(RUN_WORD, said)).collect();
@@ -144,7 +150,7 @@ pub fn start(dir: &Path, program: &Path, order: &Order) -> Result<Started, Strin
     let record = Record {
         words,
         folder: start_in,
-        asked: order.asked,
+        asked,
         began_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
         process: None,
         ending: None,
@@ -154,7 +160,7 @@ pub fn start(dir: &Path, program: &Path, order: &Order) -> Result<Started, Strin
     let log = fs_err::OpenOptions::new().create(true).append(true).open(&log).map_err(told)?;
     let log_from = log.metadata().map_err(told)?.len();
     let mut keeper = Command::new(program);
-    keeper.arg("remote-agent").arg("keep").arg(dir).arg(&run);
+    keeper.arg("remote-agent").arg("keep").arg(dir).arg(&run).arg(program);
     keeper.stdin(Stdio::null()).stdout(log.file().try_clone().map_err(told)?).stderr(log.into_file());
     let keeper = keeper.spawn().map_err(|error| format!("cannot start `{}`: {error}", program.display()))?;
     wait(dir, &run, &folder, keeper, log_from)
@@ -208,13 +214,10 @@ fn claim(dir: &Path, name: &str) -> Result<String, String> {
     Err(format!("no number is left for `{name}`"))
 }
 
-/// A run that is there and that nobody works on.
+/// A run that is there.
 fn again(dir: &Path, run: &str) -> Result<String, String> {
     if !dir.join(RUNS).join(run).is_dir() {
         return Err(format!("there is no run `{run}`"));
-    }
-    if Record::read(dir, run).is_some_and(|record| record.alive()) {
-        return Err(format!("`{run}` is running"));
     }
     fs_err::create_dir_all(dir.join(LOGS)).map_err(told)?;
     Ok(run.to_string())

@@ -132,6 +132,7 @@ struct Sender<'a> {
     under_way: Vec<u64>,
     pushed: Pushed,
     told: &'a mut dyn FnMut(&Pushed),
+    /// Blocks of this file that are not tried to be packed.
     skip: u32,
 }
 
@@ -141,7 +142,7 @@ impl Sender<'_> {
         let mut bytes = Vec::new();
         read_block(&File::open(&item.from)?, 0, &mut bytes)?;
         unchanged(item, stamp)?;
-        let (packed, body) = self.packed(&bytes);
+        let (packed, body) = pack(&bytes);
         let ask = Ask::Write { path: item.to.clone(), stamp: *stamp, digest: digest_of(&bytes), packed };
         self.tell(&ask, &body, bytes.len())
     }
@@ -149,6 +150,7 @@ impl Sender<'_> {
     /// A file of many, of which some may be there.
     fn large(&mut self, item: &Item, stamp: &Stamp) -> Result<(), RemoteError> {
         self.drain(0)?;
+        self.skip = 0;
         let file = File::open(&item.from)?;
         let mut there = match self.link.ask(&Ask::Begin { path: item.to.clone() })?.0 {
             Answer::Begun { length } => blocks_of(length),

@@ -101,7 +101,9 @@ mod tests {
             fs_err::create_dir_all(path.parent().unwrap()).unwrap();
             fs_err::write(path, "x").unwrap();
         };
-        ["b", "a/z.py", "a/x.pyc", ".git/config", "data/raw/1", "data/fine/1", ".b.plimsoll~"].map(at);
+        for path in ["b", "a/z.py", "a/x.pyc", ".git/config", "data/raw/1", "data/fine/1", ".b.plimsoll~"] {
+            at(path);
+        }
         std::os::unix::fs::symlink(folder.path().join("b"), folder.path().join("link")).unwrap();
         let excludes = Excludes::new(&[".git", "*.pyc", "data/raw/"]).unwrap();
         let found = files(folder.path(), &excludes).unwrap();

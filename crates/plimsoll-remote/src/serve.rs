@@ -8,6 +8,7 @@ mod exec;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fs_err::File;
@@ -28,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How long one connection waits for another to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(75);
 /// Files of a listing that go into one answer.
-const LISTED: usize = 1000;
+const LISTED: usize = 500;
 /// What is shown of a log's end.
 const TAIL: u64 = 64 << 10;
 
@@ -90,7 +91,8 @@ struct Server<'a, W> {
     lock: Option<File>,
 }
 
-/// Serves `dir` to whoever is at the other end, until that ends. `program` is this one.
+/// Serves `dir` to whoever is at the other end, until that ends. `program` is this one, by the name
+/// under which runs are started.
 pub fn serve(
     dir: &Path,
     program: &Path,
@@ -101,18 +103,23 @@ pub fn serve(
     let dir = fs_err::canonicalize(dir)?;
     let said = dir.to_str().ok_or_else(|| RemoteError::FarPath { path: dir.display().to_string() })?.to_string();
     let receiver = Receiver::into_folder(&dir);
-    let mut server = Server { dir, program: program.to_path_buf(), output, deeds, receiver, lock: None };
+    // Absolute, since verbs are started elsewhere too.
+    let program = std::path::absolute(program)?;
+    let mut server = Server { dir, program, output, deeds, receiver, lock: None };
     server.output.write_all(GREETING).map_err(WireError::Pipe)?;
     server.say(&Answer::Hello { version: env!("CARGO_PKG_VERSION").to_string(), dir: said }, &[])?;
     let (to, events) = sync_channel(8);
-    let asks = to.clone();
+    let (asks, pulse) = (to.clone(), Pulse::default());
+    let input = Heard { input, pulse: pulse.clone() };
     std::thread::spawn(move || listen(BufReader::with_capacity(256 << 10, input), &asks));
     loop {
         match events.recv_timeout(SILENCE) {
+            // A message may take long over a slow wire.
+            Err(RecvTimeoutError::Timeout) if !pulse.is_gone() => {}
             Ok(Event::Asked(Ask::Ping {}, _)) => {}
             Ok(Event::Asked(Ask::Exec { words, folder }, _)) => {
                 let folder = folder.map_or(server.dir.clone(), |below| below.in_folder(&server.dir));
-                match exec::exec(&mut server, &words, &folder, &to, &events)? {
+                match exec::exec(&mut server, &words, &folder, &to, &events, &pulse)? {
                     exec::Then::GoOn => {}
                     exec::Then::End => return Ok(()),
                 }
@@ -127,6 +134,37 @@ pub fn serve(
             Ok(Event::Closed(None)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
             Ok(Event::Closed(Some(error))) => return Err(error.into()),
         }
+    }
+}
+
+/// When something was last heard.
+#[derive(Clone)]
+pub(crate) struct Pulse(Arc<Mutex<Instant>>);
+
+impl Default for Pulse {
+    fn default() -> Pulse {
+        Pulse(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Pulse {
+    /// Whether nothing has come for so long that nobody is there.
+    fn is_gone(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= SILENCE
+    }
+}
+
+/// An input that notes when something comes.
+struct Heard<R> {
+    input: R,
+    pulse: Pulse,
+}
+
+impl<R: Read> Read for Heard<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.input.read(into)?;
+        *self.pulse.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(read)
     }
 }
 

@@ -5,9 +5,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Event, SILENCE, Server};
+use super::{Event, Pulse, Server};
 use crate::wire::{Answer, Ask, Ending, WireError};
 
 /// Between two looks at whether it has ended.
@@ -25,6 +25,7 @@ pub(super) fn exec<W: Write>(
     folder: &Path,
     to: &SyncSender<Event>,
     events: &Receiver<Event>,
+    pulse: &Pulse,
 ) -> Result<Then, WireError> {
     let mut command = Command::new(&server.program);
     command.args(words).current_dir(folder);
@@ -39,7 +40,6 @@ pub(super) fn exec<W: Write>(
     };
     let stdout = child.stdout.take().map(|from| reading(from, false, to.clone()));
     let stderr = child.stderr.take().map(|from| reading(from, true, to.clone()));
-    let mut heard = Instant::now();
     let closed = loop {
         match events.recv_timeout(PAUSE) {
             Ok(Event::Said { talk, bytes }) => {
@@ -49,7 +49,7 @@ pub(super) fn exec<W: Write>(
                     return Err(error);
                 }
             }
-            Ok(Event::Asked(Ask::Ping {}, _)) => heard = Instant::now(),
+            Ok(Event::Asked(Ask::Ping {}, _)) => {}
             // Nothing else is asked while this is under way.
             Ok(Event::Asked(..) | Event::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break true,
             Err(RecvTimeoutError::Timeout) => {
@@ -58,7 +58,7 @@ pub(super) fn exec<W: Write>(
                 if read(&stdout) && read(&stderr) {
                     break false;
                 }
-                if heard.elapsed() > SILENCE {
+                if pulse.is_gone() {
                     break true;
                 }
             }

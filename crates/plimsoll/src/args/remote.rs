@@ -296,6 +296,8 @@ pub enum AgentVerb {
     Serve {
         /// The folder.
         dir: PathBuf,
+        /// This program.
+        program: PathBuf,
     },
     /// Start a run, wait for it, and write down how it ended
     Keep {
@@ -303,5 +305,7 @@ pub enum AgentVerb {
         dir: PathBuf,
         /// The run.
         run: String,
+        /// This program.
+        program: PathBuf,
     },
 }

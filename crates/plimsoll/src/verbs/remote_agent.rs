@@ -7,7 +7,6 @@ use plimsoll_remote::serve::{Deeds, Progress, serve};
 use plimsoll_watch::view::Status;
 
 use crate::args::{AgentArgs, AgentVerb, JobFlags};
-use crate::guard::program;
 use crate::render::{Exit, Fail, OrFail};
 use crate::settings::Settings;
 use crate::verbs::watch::follow::Following;
@@ -47,17 +46,16 @@ impl Deeds for Own {
 
 /// Serves or keeps.
 pub fn run(args: &AgentArgs) -> Result<(), Fail> {
-    let program = program().or_failed()?;
     match &args.verb {
-        AgentVerb::Serve { dir } => {
+        AgentVerb::Serve { dir, program } => {
             // Without the buffer of lines that stdout has.
             let output = std::io::stdout().as_fd().try_clone_to_owned().or_failed()?;
-            serve(dir, &program, std::io::stdin(), std::fs::File::from(output), &Own).map_err(|error| {
+            serve(dir, program, std::io::stdin(), std::fs::File::from(output), &Own).map_err(|error| {
                 // Nobody is left to be told.
                 if error.is_cut() { Fail::silent(Exit::Done) } else { Fail::new(Exit::Failed, error) }
             })
         }
-        AgentVerb::Keep { dir, run } => plimsoll_remote::keep::keep(dir, run, &program)
+        AgentVerb::Keep { dir, run, program } => plimsoll_remote::keep::keep(dir, run, program)
             .map_err(|fact| Fail::new(Exit::Failed, anyhow::anyhow!(fact))),
     }
 }

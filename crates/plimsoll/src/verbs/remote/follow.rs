@@ -75,7 +75,8 @@ pub fn logs(args: &FarLogsArgs) -> Result<(), Fail> {
     )
 }
 
-fn one(link: &Link, run: &str) -> Result<RunSeen, RemoteError> {
+/// One run.
+pub fn one(link: &Link, run: &str) -> Result<RunSeen, RemoteError> {
     match link.ask(&Ask::Run { run: run.to_string() })?.0 {
         Answer::Runs { runs } if runs.len() == 1 => Ok(runs[0].clone()),
         other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),

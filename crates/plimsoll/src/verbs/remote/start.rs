@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::far_job::{FarJob, fair_name, same};
 use super::files::{folder_items, sending};
-use super::follow::Log;
+use super::follow::{Log, one};
 use super::run_words::run_words;
-use super::{Remote, ended, far, show, strange, told};
+use super::{Remote, ended, far, show, told};
 use crate::args::{FarJobArgs, FarPlanArgs, FarRunArgs, FarTrainArgs};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
@@ -163,7 +163,8 @@ impl Started {
         let Some(echo) = &self.echo else { return Ok(false) };
         let checked = check(echo);
         if checked.is_err() && self.ending.is_none() {
-            link.have_done(&Ask::Stop { run: self.run.clone() })?;
+            // One that has ended meanwhile needs no stop.
+            let _ = link.have_done(&Ask::Stop { run: self.run.clone() });
         }
         checked.map(|()| true)
     }
@@ -177,26 +178,21 @@ fn see_off(remote: &Remote, started: &Started, checked: bool, json: bool) -> Res
             .hint(format!("plimsoll remote stop {} {}", remote.name, started.run)));
     }
     let mut log = Log::of(&started.run, Some(started.log_from))?;
-    let seen = loop {
-        let seen = remote.with(
-            |link| {
-                let seen = link.ask(&Ask::Run { run: started.run.clone() })?.0;
+    let seen = remote.with(
+        |link| {
+            loop {
+                let seen = one(link, &started.run)?;
                 if !started.already {
                     log.catch_up(link, &mut |bytes| show(true, bytes))?;
                 }
-                Ok(seen)
-            },
-            || 0,
-        )?;
-        let seen = match seen {
-            Answer::Runs { runs } if runs.len() == 1 => runs[0].clone(),
-            other => return Err(strange(&other)),
-        };
-        if seen.status != "planning" || !seen.alive {
-            break seen;
-        }
-        std::thread::sleep(PAUSE);
-    };
+                if seen.status != "planning" || !seen.alive {
+                    return Ok(seen);
+                }
+                std::thread::sleep(PAUSE);
+            }
+        },
+        || 0,
+    )?;
     if let Some(ending) = seen.ending.filter(|ending| *ending != Ending::Code(0)) {
         render::talk(format!("on `{}`: `{}` ended", remote.name, seen.run));
         return ended(ending);
@@ -209,7 +205,7 @@ fn see_off(remote: &Remote, started: &Started, checked: bool, json: bool) -> Res
     render::data(&seen.run)?;
     let (name, run) = (&remote.name, &seen.run);
     render::talk(match (started.already, seen.alive) {
-        (true, _) => format!("the same is running on `{name}` already, as `{run}`; --beside starts another one"),
+        (true, _) => format!("`{run}` is running on `{name}` already, and is what was asked for"),
         (false, true) => {
             format!("`{run}` goes on at `{name}` by itself; plimsoll remote logs {name} {run} -f, watch, stop, pull")
         }

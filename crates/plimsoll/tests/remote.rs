@@ -1,0 +1,378 @@
+//! `plimsoll remote` against a real sshd on this machine: a run from push to pull, wires that break, processes that are
+//! killed, and everything that another machine may lack.
+//!
+//! Skipped with the reason where there is no sshd (`scripts/test` installs one).
+
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+mod support_run;
+mod support_ssh;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support_run::{PINS, Result as Outcome, Workshop};
+use support_ssh::proxy::{Fate, Proxy};
+use support_ssh::{Pair, until};
+
+const COURSE: &str = "effective_batch = 8\nsteps = 600\nsave_every = 0\neval_every = 200\nclip_norm = 1.0\n\
+                      optimizer = { name = \"adamw\", lr = 3e-3 }\n";
+const MIB: usize = 1 << 20;
+
+macro_rules! pair {
+    ($more:expr) => {
+        match Pair::new($more) {
+            Ok(pair) => pair,
+            Err(why) => return println!("skipped: {why}"),
+        }
+    };
+}
+
+fn workshop() -> Workshop {
+    let workshop = Workshop::new();
+    workshop.job(&format!("{COURSE}{PINS}"));
+    workshop
+}
+
+fn job(workshop: &Workshop) -> String {
+    workshop.path("job.toml").display().to_string()
+}
+
+/// The worker of a run that is kept.
+fn worker(pair: &Pair, run: &str) -> Pid {
+    let read = |path: String| fs_err::read_to_string(path).ok();
+    until("a worker is there", || {
+        let record = fs_err::read(pair.far(&format!("logs/{run}.json"))).ok()?;
+        let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
+        let pid = record["process"][0].as_i64()?;
+        let children = read(format!("/proc/{pid}/task/{pid}/children"))?;
+        let is_worker =
+            |child: &&str| read(format!("/proc/{child}/cmdline")).is_some_and(|line| line.contains("\0worker\0"));
+        Pid::from_raw(children.split_whitespace().find(is_worker)?.parse().ok()?)
+    })
+}
+
+/// Whether a process that is halted has a stop waiting for it.
+fn is_asked_to_stop(pid: Pid) -> bool {
+    let status = fs_err::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+    u64::from_str_radix(pending.trim(), 16).unwrap() & ((1 << 14) | (1 << 1)) != 0
+}
+
+fn random(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    fs_err::File::open("/dev/urandom").unwrap().read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// A folder of files to push, with one large one.
+fn folder(pair: &Pair, length: usize) -> Vec<u8> {
+    let bytes = random(length);
+    fs_err::create_dir_all(pair.near("stuff/deep")).unwrap();
+    fs_err::write(pair.near("stuff/large"), &bytes).unwrap();
+    fs_err::write(pair.near("stuff/deep/note"), "here").unwrap();
+    fs_err::write(pair.near("stuff/deep/skip.wav"), "not this").unwrap();
+    bytes
+}
+
+#[test]
+fn a_job_is_trained_elsewhere_from_push_to_pull_and_gives_what_it_gives_here() {
+    let pair = pair!("");
+    let workshop = workshop();
+    let job = job(&workshop);
+    pair.remote(&["probe", "box"]).must(0, &[]);
+    let plan = pair.remote(&["plan", "box", &job, "--seed", "7", "--json"]);
+    assert!(plan.must(0, &[]).json()["ram"]["parts"].is_array(), "{}", plan.stdout);
+    let started = pair.remote(&["train", "box", &job, "--seed", "7"]);
+    let run = started.must(0, &["goes on at `box` by itself"]).stdout.trim().to_string();
+    // Nothing of the connection is left, and the run goes on; halted, it cannot be over before it is stopped.
+    let worker = worker(&pair, &run);
+    kill_process(worker, Signal::STOP).unwrap();
+    let seen = pair.seen(&run);
+    assert_eq!((seen["status"].as_str(), seen["alive"].as_bool()), (Some("running"), Some(true)), "{seen}");
+    let again = pair.remote(&["train", "box", &job, "--seed", "7"]);
+    assert_eq!(again.must(0, &["already"]).stdout.trim(), run);
+    pair.remote(&["watch", "box", &run, "--once"]).must(0, &[]);
+    let stop = pair.command(&["stop", "box"]).stderr(Stdio::piped()).spawn().unwrap();
+    until("the worker is asked to stop", || is_asked_to_stop(worker).then_some(()));
+    kill_process(worker, Signal::CONT).unwrap();
+    let stopped = stop.wait_with_output().unwrap();
+    assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+    let seen = pair.seen(&run);
+    assert_eq!((seen["status"].as_str(), &seen["ending"]["code"]), (Some("stopped"), &4.into()), "{seen}");
+    assert!(seen["step"].as_u64().unwrap() < 600, "{seen}");
+    pair.remote(&["resume", "box", &run]).must(0, &["going on after step"]);
+    let logs = pair.remote(&["logs", "box", &run, "-f"]);
+    assert!(logs.must(0, &[]).stdout.contains("done: 600 steps"), "{}", logs.stdout);
+    assert_eq!(pair.seen(&run)["status"], "finished");
+    pair.remote(&["resume", "box"]).must(0, &["is finished"]);
+    let pulled = pair.remote(&["pull", "box", &run]);
+    let here = pair.near(pulled.must(0, &[]).stdout.trim());
+    assert!(!here.join("checkpoints").exists());
+    let local = workshop.plimsoll(&["train", "job.toml", "--seed", "7", "--out", "local"]);
+    local.must(0, &["done: 600 steps"]);
+    Outcome::of(&here).must_equal(&Outcome::of(&workshop.path("local")), "elsewhere and here");
+    // Again, and nothing comes; a folder of somebody else's is not touched.
+    let again = pair.remote(&["pull", "box", &run, "--json"]);
+    assert_eq!(again.must(0, &[]).json()["sent_bytes"], 0);
+    let other = workshop.path("local").display().to_string();
+    pair.remote(&["pull", "box", &run, "--out", &other]).must(2, &["holds something else"]);
+}
+
+#[test]
+fn a_push_goes_on_through_three_cuts_and_sends_little_twice() {
+    let pair = pair!("");
+    pair.remote(&["status", "box"]).must(0, &[]);
+    let bytes = folder(&pair, 64 * MIB);
+    let proxy = Proxy::to(pair.port, &[10, 25, 45].map(|at| Fate::Cut(at * MIB as u64)));
+    pair.add("brittle", proxy.port);
+    let pushed = pair.remote(&["push", "brittle", "--folder", "stuff", "--exclude", "*.wav", "--json"]);
+    let told = pushed.must(0, &["was lost", "trying again"]).json();
+    assert_eq!((proxy.met(), &told["files"]), (3, &2.into()), "{told}");
+    assert!(fs_err::read(pair.far("work/stuff/large")).unwrap() == bytes);
+    assert!(!pair.far("work/stuff/deep/skip.wav").exists());
+    // Of each connection, what was under way.
+    let sent = told["sent_bytes"].as_u64().unwrap() as usize;
+    assert!((64 * MIB..=(64 + 3 * 17) * MIB).contains(&sent), "{sent}");
+    let again = pair.remote(&["push", "box", "--folder", "stuff", "--exclude", "*.wav", "--json"]);
+    assert_eq!(again.must(0, &[]).json()["sent_bytes"], 0);
+}
+
+#[test]
+fn the_program_itself_arrives_through_cuts() {
+    let pair = pair!("");
+    let proxy = Proxy::to(pair.port, &[1, 2].map(|at| Fate::Cut(at * MIB as u64)));
+    pair.add("brittle", proxy.port);
+    pair.remote(&["probe", "brittle"]).must(0, &["trying again"]);
+    assert_eq!(proxy.met(), 2);
+    assert!(pair.far_program().is_file());
+}
+
+/// Starts `words` behind a wire that holds at each of `places` in turn, and kills it there.
+fn killed_at(pair: &Pair, words: &[&str], places: impl Iterator<Item = u64>) {
+    for place in places {
+        let proxy = Proxy::to(pair.port, &[Fate::Hold(place)]);
+        pair.add("held", proxy.port);
+        let mut child: Child = pair.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        until("the wire holds, or it is over", || {
+            (proxy.met() > 0 || child.try_wait().unwrap().is_some()).then_some(())
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_push_that_is_killed_anywhere_harms_nothing() {
+    let pair = pair!("");
+    pair.remote(&["status", "box"]).must(0, &[]);
+    let bytes = folder(&pair, 24 * MIB);
+    let places = [0, 3000, 6000, MIB as u64, 5 * MIB as u64, 11 * MIB as u64].into_iter();
+    killed_at(&pair, &["push", "held", "--folder", "stuff"], places);
+    assert!(!pair.far("work/stuff/large").exists(), "a name that stands for less than the file");
+    let told = pair.remote(&["push", "box", "--folder", "stuff", "--json"]).must(0, &[]).json();
+    assert!(fs_err::read(pair.far("work/stuff/large")).unwrap() == bytes);
+    let sent = told["sent_bytes"].as_u64().unwrap() as usize;
+    assert!(sent < 16 * MIB, "{sent} although most was there");
+}
+
+#[test]
+fn a_start_that_is_killed_anywhere_starts_one_run_or_none() {
+    let pair = pair!("");
+    let workshop = workshop();
+    let job = job(&workshop);
+    pair.remote(&["push", "box", &job]).must(0, &[]);
+    // What goes out after the greeting of ssh is a few kilobytes; the start is told in one of them.
+    killed_at(&pair, &["train", "held", &job, "--steps", "100000"], (2500..7000).step_by(500));
+    let last = pair.remote(&["train", "box", &job, "--steps", "100000"]);
+    let run = last.must(0, &[]).stdout.trim().to_string();
+    let all = pair.remote(&["status", "box", "--json"]).json();
+    let alive: Vec<_> = all["runs"].as_array().unwrap().iter().filter(|seen| seen["alive"] == true).collect();
+    assert_eq!(alive.len(), 1, "{all}");
+    assert_eq!(alive[0]["run"], run.as_str());
+    pair.remote(&["stop", "box", &run]).must(0, &["is stopped at step"]);
+}
+
+#[test]
+fn a_knob_that_gets_lost_is_an_error_and_nothing_is_trained_without_it() {
+    let pair = pair!("");
+    let workshop = workshop();
+    let job = job(&workshop);
+    pair.remote(&["push", "box", &job]).must(0, &[]);
+    // A far side that loses a setting between what it is told and what it starts, as wrappers do.
+    let (program, real) = (pair.far_program(), pair.far("real"));
+    fs_err::rename(&program, &real).unwrap();
+    let wrapper = format!(
+        "#!/bin/sh\nif [ \"$1\" = train ]; then sed -i '/^seed/d' \"$2\"; fi\nexec {} \"$@\"\n",
+        real.display()
+    );
+    fs_err::write(&program, wrapper).unwrap();
+    fs_err::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let started = pair.remote(&["train", "box", &job, "--seed", "7"]);
+    started.must(1, &["are not those that were asked for", "`train.seed`: asked `7`, arrived `1`"]);
+    let all = pair.remote(&["status", "box", "--json"]).json();
+    until("it is stopped", || {
+        let all = pair.remote(&["status", "box", "--json"]).json();
+        all["runs"].as_array().unwrap().iter().all(|seen| seen["alive"] == false).then_some(())
+    });
+    assert_eq!(all["runs"].as_array().unwrap().len(), 1, "{all}");
+}
+
+#[test]
+fn what_another_machine_may_lack_is_said_clearly() {
+    let pair = pair!("");
+    let workshop = workshop();
+    let job = job(&workshop);
+    // Nobody listens.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    pair.add("down", free);
+    pair.remote(&["probe", "down"]).must(1, &["`127.0.0.1` cannot be reached", "Connection refused", "hint: is it up"]);
+    // A key that it does not know.
+    let only = pair.path("only_config");
+    let config = fs_err::read_to_string(pair.path("ssh_config")).unwrap();
+    fs_err::write(&only, config.replace("/key\n", "/stranger\n")).unwrap();
+    let with = |config: &std::path::Path| {
+        let ssh = format!("ssh -F {}", config.display());
+        let output = pair.command(&["probe", "box"]).env("PLIMSOLL_SSH", ssh).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, stderr) = with(&only);
+    assert!(code == Some(1) && stderr.contains("does not let us in") && stderr.contains("ssh-copy-id"), "{stderr}");
+    // A machine that is not the known one.
+    fs_err::write(&only, config.replace("accept-new", "yes").replace("/known\n", "/unknown\n")).unwrap();
+    let (code, stderr) = with(&only);
+    assert!(code == Some(1) && stderr.contains("is not the known one"), "{stderr}");
+    // No ssh, no remote, no run, no pattern, a password.
+    let none = pair.command(&["probe", "box"]).env("PLIMSOLL_SSH", "/nowhere/ssh").output().unwrap();
+    assert!(String::from_utf8_lossy(&none.stderr).contains("cannot start `/nowhere/ssh`"));
+    pair.remote(&["probe", "bx"]).must(2, &["there is no remote `bx`; known: `box`"]);
+    pair.remote(&["logs", "box", "chat-9"]).must(2, &["has no run `chat-9`"]);
+    pair.remote(&["push", "box", &job, "--exclude", "[a"]).must(2, &["is not a pattern"]);
+    pair.remote(&["push", "box", &job, "--exclude", "train.jsonl"]).must(2, &["is excluded, and the job needs it"]);
+    let secret = pair.remote(&["add", "x", "ssh://me:geheim@host/dir"]);
+    assert!(!secret.must(2, &["password"]).stderr.contains("geheim"));
+    // A job that does not fit there, and a card that is not there.
+    pair.remote(&["train", "box", &job, "--ram", "8MiB"]).must(3, &["too big: the smallest plan needs"]);
+    if !std::path::Path::new("/dev/nvidiactl").exists() {
+        let card = pair.remote(&["plan", "box", &job, "--device", "cuda"]);
+        assert!(card.code == Some(2) || card.code == Some(1), "{card:?}");
+        assert!(card.stderr.contains("card"), "{}", card.stderr);
+        let card = pair.remote(&["train", "box", &job, "--device", "cuda"]);
+        assert!(card.code != Some(0) && card.stderr.contains("card") && card.stderr.contains("`box`"), "{card:?}");
+    }
+    assert!(!pair.far("runs").exists() || fs_err::read_dir(pair.far("runs")).unwrap().next().is_none());
+}
+
+#[test]
+fn a_shell_that_talks_is_passed_over_and_one_that_says_something_else_is_told() {
+    let pair = pair!("Banner none\nForceCommand echo welcome; eval \"$SSH_ORIGINAL_COMMAND\"");
+    pair.remote(&["status", "box"]).must(0, &["has no run"]);
+    let pair = pair!("ForceCommand echo only backups here");
+    pair.remote(&["status", "box"]).must(1, &["answered something else", "only backups here"]);
+}
+
+#[test]
+fn a_machine_of_another_kind_is_told_before_anything_is_sent() {
+    let fake = tempfile::tempdir().unwrap();
+    let uname = fake.path().join("uname");
+    fs_err::write(&uname, "#!/bin/sh\necho Linux riscv64\n").unwrap();
+    fs_err::set_permissions(&uname, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let pair = pair!(&format!("SetEnv PATH={}:/usr/bin:/bin", fake.path().display()));
+    pair.remote(&["probe", "box"]).must(1, &["is Linux riscv64, and this plimsoll is built for Linux x86_64"]);
+    assert_eq!(fs_err::read_dir(pair.far("bin")).unwrap().count(), 0);
+}
+
+#[test]
+fn somebody_elses_trainer_runs_elsewhere_with_every_word() {
+    let pair = pair!("");
+    let script = "#!/bin/sh\necho \"batch $2, in $(basename \"$PWD\")\"\nexit 0\n";
+    fs_err::write(pair.near("train.sh"), script).unwrap();
+    let words = ["run", "box", "--knob", "batch=--bs", "--stall-after", "60", "--", "sh", "train.sh", "--bs", "8 9"];
+    let started = pair.remote(&words);
+    let run = started.must(0, &[]).stdout.trim().to_string();
+    let charge = fs_err::read(pair.far(&format!("runs/{run}/launch.json"))).unwrap();
+    let charge: serde_json::Value = serde_json::from_slice(&charge).unwrap();
+    assert_eq!(charge["words"], serde_json::json!(["sh", "train.sh", "--bs", "8 9"]));
+    assert_eq!(charge["stall_after"], 60);
+    let logs = pair.remote(&["logs", "box", &run, "-f", "--all"]);
+    assert!(
+        logs.must(0, &[]).stdout.contains("batch --bs, in near") || logs.stdout.contains("in near"),
+        "{}",
+        logs.stdout
+    );
+}
+
+#[test]
+fn the_page_of_a_run_comes_through_the_tunnel_and_ends_with_us() {
+    let pair = pair!("");
+    let workshop = workshop();
+    let started = pair.remote(&["train", "box", &job(&workshop), "--steps", "100000"]);
+    let run = started.must(0, &[]).stdout.trim().to_string();
+    let mut watch = pair
+        .command(&["watch", "box", &run, "--web", "--port", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut url = String::new();
+    BufReader::new(watch.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let address = url.trim().strip_prefix("http://").unwrap().trim_end_matches('/').to_string();
+    let mut page = TcpStream::connect(&address).unwrap();
+    page.write_all(format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(&run), "{answer}");
+    // Killed, nothing of it is left on either side, and the run goes on.
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let folder = format!("runs/{run}");
+    let serving = || {
+        let processes = fs_err::read_dir("/proc").unwrap().flatten();
+        let lines = processes.filter_map(|entry| fs_err::read(entry.path().join("cmdline")).ok());
+        let far = pair.far("").display().to_string();
+        lines
+            .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+            .any(|line| line.contains(&format!("watch {folder} --web")) && line.contains(&far))
+    };
+    until("the far side is gone", || (!serving()).then_some(()));
+    until("the port is free", || TcpStream::connect(&address).is_err().then_some(()));
+    assert_eq!(pair.seen(&run)["alive"], true);
+    pair.remote(&["stop", "box", &run]).must(0, &[]);
+}
+
+#[test]
+fn a_full_disk_is_told_before_and_in_the_middle_and_what_was_sent_is_kept() {
+    let pair = pair!("");
+    // A disk of its own needs a mount namespace, which an sshd of its own thread must be in.
+    drop(pair);
+    let place = tempfile::tempdir().unwrap();
+    let disk = match support_run::disk::Disk::mount(place.path().join("disk"), plimsoll_machine::Bytes::mib(96)) {
+        Ok(disk) => disk,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let pair = pair!("");
+    let url = format!("ssh://127.0.0.1:{}{}", pair.port, place.path().join("disk/far").display());
+    pair.remote(&["add", "small", &url]).must(0, &[]);
+    pair.remote(&["status", "small"]).must(0, &[]);
+    folder(&pair, 120 * MIB);
+    pair.remote(&["push", "small", "--folder", "stuff"]).must(1, &["are to be sent", "--exclude"]);
+    assert!(!place.path().join("disk/far/work").exists(), "nothing is begun that cannot end");
+    // It fits, and then somebody else fills the disk.
+    let bytes = folder(&pair, 30 * MIB);
+    let proxy = Proxy::to(pair.port, &[Fate::Cut(8 * MIB as u64)]);
+    let url = format!("ssh://127.0.0.1:{}{}", proxy.port, place.path().join("disk/far").display());
+    pair.remote(&["add", "slow", &url]).must(0, &[]);
+    let push = pair.command(&["push", "slow", "--folder", "stuff"]).stderr(Stdio::piped()).spawn().unwrap();
+    until("a part is there", || (proxy.met() > 0).then_some(()));
+    disk.fill();
+    let ended = push.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("are to be sent") || stderr.contains("the disk is full"), "{stderr}");
+    disk.free();
+    let told = pair.remote(&["push", "small", "--folder", "stuff", "--json"]).must(0, &[]).json();
+    assert!(told["sent_bytes"].as_u64().unwrap() < 29 * MIB as u64, "{told}");
+    assert!(fs_err::read(place.path().join("disk/far/work/stuff/large")).unwrap() == bytes);
+}
