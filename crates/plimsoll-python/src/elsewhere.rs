@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_data::{GiveUp, PerProcess, RemoteFault, RemoteFile, RemoteFiles};
 use plimsoll_machine::Bytes;
 use plimsoll_mirror::{Object, ObjectError, Objects, READING};
-use pyo3::prelude::*;
 
 use crate::signals::Signals;
+use crate::telling::tell;
 
 /// Reads files of stores and HTTP servers. Nothing is started and nobody is asked before the first read.
 #[derive(Debug, Default)]
@@ -64,10 +64,7 @@ impl State {
             return;
         }
         let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
-        let _ = Python::try_attach(|py| -> PyResult<()> {
-            let logger = py.import("logging")?.call_method1("getLogger", ("plimsoll",))?;
-            news.into_iter().try_for_each(|told| logger.call_method1("warning", ("%s", told)).map(drop))
-        });
+        news.into_iter().for_each(tell);
     }
 }
 

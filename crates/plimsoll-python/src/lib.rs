@@ -15,6 +15,7 @@ mod node;
 mod pass;
 mod signals;
 mod slot;
+mod telling;
 mod wording;
 
 /// What Python imports.

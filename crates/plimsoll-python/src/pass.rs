@@ -4,10 +4,12 @@
 //! (after a fork) a pass is left alone, since its threads are not there to be joined.
 
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use plimsoll_data::{DataError, GiveUp, Order, Ranks, documents_of};
-use plimsoll_plan::batch::BatchShape;
+use plimsoll_plan::batch::{BatchShape, IGNORE};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -20,8 +22,12 @@ use crate::held::{Maker, NodeShape};
 use crate::making::{Making, Place, Plan};
 use crate::node::{Lead, Process, Ring, Role, Seat, Stop, Taken, Work};
 use crate::signals::Signals;
-use crate::slot::{Counts, Slot};
+use crate::slot::{Counts, Slot, Tokens};
+use crate::telling::tell;
 use crate::wording::Wording;
+
+/// A rank that waits says so after this part of the patience.
+const TOLD_AFTER: u32 = 10;
 
 /// A running pass. What can be asked of it can be asked while a thread waits in `next`.
 #[pyclass(frozen, module = "plimsoll._plimsoll")]
@@ -31,12 +37,17 @@ pub struct Pass {
     leads: bool,
     process: u32,
     layout: Layout,
+    tokens: Tokens,
     signals: Signals,
     give_up: GiveUp,
     stores: Arc<Stores>,
     /// The pass, and rows of the data.
     epoch: u64,
     rows: u64,
+    /// Of the ranks of the node.
+    first_rank: usize,
+    patience: Duration,
+    told_of_absent: AtomicBool,
 }
 
 /// Where batches come from.
@@ -63,7 +74,7 @@ impl Pass {
     /// Starts at `place`: with threads of its own, or as what `meeting` made of this rank. Only who makes rounds needs a wording.
     #[new]
     #[pyo3(signature = (data, wording, *, place, seed, shuffle, window, batch_size, source_len, target_len, packed, hf_labels,
-        multiple, pad_id, threads, prefetch, memory, rank, world_size, drop_last, meeting=None))]
+        multiple, pad_id, most_id, threads, prefetch, memory, rank, world_size, drop_last, meeting=None))]
     fn new(
         py: Python<'_>,
         data: &Data,
@@ -79,6 +90,7 @@ impl Pass {
         hf_labels: bool,
         multiple: usize,
         pad_id: u32,
+        most_id: Option<u32>,
         threads: usize,
         prefetch: usize,
         memory: Option<u64>,
@@ -142,11 +154,16 @@ impl Pass {
             leads,
             process: std::process::id(),
             layout,
+            // Without a vocabulary's size all numbers are ids, but for the mark of labels that are left out.
+            tokens: Tokens { kind: data.sources().kind(), most_id: most_id.unwrap_or(IGNORE - 1) },
             signals,
             give_up,
             stores: data.stores().clone(),
             epoch: place.0,
             rows: data.sources().rows(),
+            first_rank: meeting.map_or(rank, |meeting| rank.saturating_sub(meeting.seat)),
+            patience: meeting.map_or(Duration::MAX, |meeting| meeting.patience),
+            told_of_absent: AtomicBool::new(false),
         })
     }
 
@@ -229,7 +246,8 @@ impl Pass {
                 None => Next::Over,
             }),
             Origin::Ring { seat, slot, .. } => {
-                let taken = seat.take(self.layout.kind, slot, &*self.give_up);
+                let waiting = Waiting::new(self, seat.ring.clone());
+                let taken = seat.take(self.tokens, slot, &|| waiting.give_up());
                 Ok(match taken {
                     Taken::Round(_, (epoch, position, ..)) if epoch != self.epoch || position > self.rows => {
                         Next::Lost(None, Some("the shared ring is at a place that cannot be"))
@@ -243,6 +261,37 @@ impl Pass {
                 })
             }
         }
+    }
+}
+
+/// A rank that waits for a round.
+struct Waiting<'a> {
+    pass: &'a Pass,
+    ring: Arc<Ring>,
+    since: Instant,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(pass: &'a Pass, ring: Arc<Ring>) -> Waiting<'a> {
+        Waiting { pass, ring, since: Instant::now() }
+    }
+
+    /// Whether to wait no longer. Says once for whom it waits where these have not come, since they may never: what they load, or where
+    /// they run, may be something else.
+    fn give_up(&self) -> bool {
+        let Pass { told_of_absent, first_rank, patience, give_up, .. } = self.pass;
+        if self.since.elapsed() >= *patience / TOLD_AFTER && !told_of_absent.load(Ordering::Relaxed) {
+            let absent: Vec<String> = self.ring.awaited().map(|seat| (first_rank + seat).to_string()).collect();
+            if !absent.is_empty() && !told_of_absent.swap(true, Ordering::Relaxed) {
+                let (absent, seconds) = (absent.join(", "), patience.as_secs_f64());
+                tell(format!(
+                    "waiting for rank {absent} of this node, which did not come to share a loader; after {seconds} seconds the others \
+                     go on alone. Ranks meet with the same files, tokenizer and settings, in one network namespace; where they \
+                     cannot, give `shared=False`"
+                ));
+            }
+        }
+        give_up()
     }
 }
 

@@ -1,12 +1,12 @@
 //! The tokens of one or several ranks' batches of a round, as the loader packs them, and whose part of them is whose.
 //!
 //! Invariant: what comes from elsewhere is believed only after [`Slot::holds`] has found that its lengths agree with each other and
-//! with the planned shape. It knows no layout of tensors and no shared memory.
+//! with the planned shape, and that its ids are of the vocabulary. It knows no layout of tensors and no shared memory.
 
 use std::ops::Range;
 
 use plimsoll_data::Kind;
-use plimsoll_plan::batch::{BatchShape, BatchSlot};
+use plimsoll_plan::batch::{BatchShape, BatchSlot, IGNORE};
 
 use crate::batch::Rows;
 
@@ -17,6 +17,14 @@ pub struct Slot {
     pub target: Vec<u32>,
     pub source_lens: Vec<u32>,
     pub target_lens: Vec<u32>,
+}
+
+/// What can be in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    pub kind: Kind,
+    /// The highest id that there is.
+    pub most_id: u32,
 }
 
 /// How many samples and documents there are.
@@ -107,7 +115,8 @@ impl Slot {
     }
 
     /// Whether so many tokens, with the lengths that are here, can be a batch of the shape.
-    pub fn holds(&self, kind: Kind, found: Counts, source_rows: usize, target_rows: usize) -> bool {
+    pub fn holds(&self, tokens: Tokens, found: Counts, source_rows: usize, target_rows: usize) -> bool {
+        let Tokens { kind, most_id } = tokens;
         let BatchShape { samples, source_len, target_len, .. } = self.shape;
         if found.samples > samples || found.documents > self.shape.most_documents() {
             return false;
@@ -119,6 +128,11 @@ impl Slot {
             || total(sources) != source_rows
             || total(targets) != target_rows
         {
+            return false;
+        }
+        let (sources, targets) = (&self.source[..source_rows], &self.target[..target_rows]);
+        let left_out = |id: u32| id == IGNORE && kind != Kind::Pairs;
+        if sources.iter().any(|id| *id > most_id) || targets.iter().any(|id| *id > most_id && !left_out(*id)) {
             return false;
         }
         match kind {

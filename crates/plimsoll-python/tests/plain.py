@@ -6,6 +6,7 @@ The first line of orders is the loader (JSON: files, settings, patience, state);
 
 import hashlib
 import json
+import logging
 import math
 import os
 import signal
@@ -54,6 +55,7 @@ def forked(deed):
 
 def main():
     warnings.simplefilter("ignore")
+    logging.getLogger("plimsoll").addHandler(logging.NullHandler())
     order = json.loads(sys.stdin.readline())
     _loader._PATIENCE_S = order.get("patience", 30.0)
     loader = Plain(order["files"], **order["settings"])

@@ -1,6 +1,7 @@
 """Processes and threads that are ranks of one node."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -30,10 +31,10 @@ def names():
 class Rank:
     """A process that takes batches as it is told."""
 
-    def __init__(self, case, files, *, patience=30.0, state=None, **settings):
+    def __init__(self, case, files, *, patience=30.0, state=None, by=(), env=None, **settings):
         script = Path(__file__).with_name("plain.py")
         self.process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [*by, sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=env
         )
         case.addCleanup(self.end)
         self.tell(json.dumps({"files": str(files), "settings": settings, "patience": patience, "state": state}))
@@ -95,6 +96,10 @@ class SharedCase(DataCase):
         held.__enter__()
         self.addCleanup(held.__exit__, None, None, None)
         warnings.simplefilter("error", RuntimeWarning)
+        # What is waited for is told to nobody, unless a test asks.
+        logger, nobody = logging.getLogger("plimsoll"), logging.NullHandler()
+        logger.addHandler(nobody)
+        self.addCleanup(logger.removeHandler, nobody)
 
     def settings(self, rank, world, **more):
         wanted = dict(tokenizer=str(self.model), kind="text", max_len=16, batch_size=4, threads=2, shared=True)
@@ -105,7 +110,7 @@ class SharedCase(DataCase):
 
     def ranks(self, world, **more):
         kind = more.pop("kind", "text")
-        process = {name: more.pop(name) for name in ("patience", "state") if name in more}
+        process = {name: more.pop(name) for name in ("patience", "state", "by", "env") if name in more}
         file = self.dir / f"{kind}.jsonl"
         return [Rank(self, file, **process, **self.settings(r, world, kind=kind, **more)) for r in range(world)]
 

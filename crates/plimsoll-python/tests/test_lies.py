@@ -7,6 +7,7 @@ import struct
 import threading
 from unittest import mock
 
+from fixture import FIRST, WORDS
 from plain import digest
 from ranks import WAIT_S, SharedCase
 
@@ -81,6 +82,9 @@ class Lies(SharedCase):
             "a sample of no rows": [1, 2, 1, 1, 1, 1, 0, 5, 5],
             "a sample longer than planned": [1, 1, 16, 16, 16, 16, *range(32)],
             "a document across two samples": [1, 2, 4, 4, 4, 2, 2, *range(8)],
+            "an id that is none": [1, 1, 1, 1, 1, 1, FIRST + WORDS, 5],
+            "a label that is none": [1, 1, 1, 1, 1, 1, 5, FIRST + WORDS],
+            "an input that is left out": [1, 1, 1, 1, 1, 1, 2**32 - 1, 5],
         }
         for name, part in rounds.items():
             file, header, seal = self.ring(made, w5=1)

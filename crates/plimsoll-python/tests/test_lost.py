@@ -201,3 +201,40 @@ class Interrupted(SharedCase):
 
     def comms(self, pid):
         return [(task / "comm").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+
+
+class Apart(SharedCase):
+    """Ranks that do not find or do not see each other."""
+
+    def test_a_rank_that_never_comes_is_told_of_and_left_out(self):
+        expected = self.expected("text", 3)[0]
+        with mock.patch.object(_loader, "_PATIENCE_S", 0.5), self.assertLogs("plimsoll", "WARNING") as told:
+            found = [digest(batch) for batch in self.plain("text", 0, 3)]
+        self.assertEqual(found, expected)
+        self.assertEqual(len(told.output), 1, told.output)
+        self.assertIn("waiting for rank 1, 2 of this node, which did not come to share a loader; after 0.5 seconds", told.output[0])
+
+    def test_ranks_in_namespaces_of_processes_of_their_own_share_and_lose_each_other(self):
+        apart = ["unshare", "--pid", "--fork", "--kill-child"]
+        if subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("no namespaces of processes may be made here")
+        # In these the parents are not seen, either.
+        env = os.environ | {"TORCHELASTIC_RUN_ID": "apart"}
+        expected = self.expected("text", 3, epochs=3)
+        # Who has no number here is waited for in each pass, though it has ended in the one before.
+        ranks = self.ranks(3, by=apart, env=env, epochs=3, patience=2.0)
+        found = [self.step(ranks) for _ in range(2)]
+        self.assertEqual(sorted(rank.ask("leads") for rank in ranks), [False, False, True])
+        # One leader after the other ends; its line tells.
+        for _ in range(2):
+            leader = next(rank for rank in ranks if rank is not None and rank.ask("leads"))
+            leader.kill()
+            ranks[ranks.index(leader)] = None
+            left = [number for number, rank in enumerate(ranks) if rank is not None]
+            # More rounds than a ring holds.
+            for _ in range(4):
+                step = self.step([ranks[number] for number in left])
+                found.append([step[left.index(number)] if number in left else None for number in range(3)])
+        for number, rank in enumerate(ranks):
+            if rank is not None:
+                self.assertEqual([step[number] for step in found] + rank.ask("all"), expected[number])

@@ -23,6 +23,11 @@ class Tokens:
     bos_id: int | None
     template: tuple[str, dict[str, str]] | None
 
+    def most_id(self) -> int | None:
+        """The highest id that a sample can have, where the folder says how many there are."""
+        ids = (self.eos_id, self.pad_id, self.bos_id or 0)
+        return None if self.vocab is None else max(self.vocab - 1, *ids)
+
     def fingerprint(self) -> str:
         """Tells this way from others: the tokenizer's file, the ids that are put into samples, the template."""
         digest = hashlib.blake2b(Path(self.path).read_bytes(), digest_size=8)

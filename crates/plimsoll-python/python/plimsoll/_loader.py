@@ -246,7 +246,8 @@ class DataLoader:
             else:
                 self._wording = None  # Another rank led the pass before.
             return _plimsoll.Pass(
-                data, wording, place=self._place, pad_id=self._tokens.pad_id, meeting=meeting, **self._settings
+                data, wording, place=self._place, pad_id=self._tokens.pad_id, most_id=self._tokens.most_id(), meeting=meeting,
+                **self._settings,
             )
         except _plimsoll.RingLost as lost:
             self._lose(*lost.args)

@@ -96,6 +96,7 @@ class Pass:
         hf_labels: bool,
         multiple: int,
         pad_id: int,
+        most_id: int | None,
         threads: int,
         prefetch: int,
         memory: int | None,

@@ -127,7 +127,7 @@ impl Lead {
                 }
             });
         }
-        theirs.peer().into_iter().for_each(|process| ring.set_process(own_seat, process));
+        ring.set_here(own_seat, theirs.peer());
         ranks[own_seat] = Rank::Here(theirs);
         let desk =
             Desk { listener, ring: ring.clone(), memory, ranks, callers: Vec::new(), stop: stop.clone(), patience };
@@ -298,7 +298,7 @@ impl Desk {
             Rank::Out => line.send(&[LATE], None),
         };
         if said.is_ok() && matches!(rank, Rank::Awaited(_)) {
-            line.peer().into_iter().for_each(|process| self.ring.set_process(seat, process));
+            self.ring.set_here(seat, line.peer());
             *rank = Rank::Here(line);
         }
     }

@@ -6,7 +6,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,6 @@ use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, shutdown, socket_with, socketpair,
-    sockopt,
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 
@@ -87,14 +86,14 @@ pub fn new_socket() -> Result<OwnedFd> {
 impl Line {
     /// Takes a socket that is connected, and looks who is there.
     pub fn new(socket: OwnedFd) -> Result<(Line, Peer)> {
-        let peer = sockopt::socket_peercred(&socket)?;
-        // In another namespace of processes, or with an old kernel, the line alone tells.
-        let (process, peer_is) = match Process(peer.pid).watch() {
-            _ if peer.uid != geteuid() => (None, Peer::Stranger),
+        let (peer, user) = at_the_other_end(&socket)?;
+        // In another namespace of processes, or with an old kernel, nobody can be watched, and the end of the line alone tells.
+        let (process, peer_is) = match peer.map_or(Ok(None), Process::watch) {
+            _ if user != geteuid().as_raw() => (None, Peer::Stranger),
             Ok(process) => (process, Peer::Ours),
             Err(Ended) => (None, Peer::Dead),
         };
-        let number = process.is_some().then_some(Process(peer.pid));
+        let number = peer.filter(|_| process.is_some());
         Ok((Line { socket, process, number }, peer_is))
     }
 
@@ -176,6 +175,21 @@ impl Line {
     pub fn hang_up(&self) {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
+}
+
+/// The process at the other end of a socket, and its user. Its number is 0, so none, where it has none in our namespace of processes:
+/// rustix gives it as one that cannot be 0.
+fn at_the_other_end(socket: &OwnedFd) -> Result<(Option<Process>, libc::uid_t)> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let into = (&raw mut found).cast();
+    // SAFETY: the kernel writes at most `bytes` into `found`, which any bytes are a value of.
+    let said =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut bytes) };
+    if said != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    }
+    Ok((u64::try_from(found.pid).ok().and_then(Process::from_number), found.uid))
 }
 
 /// Waits until one of them is readable, for so long at most; a signal ends it too.

@@ -13,14 +13,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use plimsoll_data::Kind;
 use plimsoll_plan::batch::BatchShape;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::line::Process;
 use crate::making::Place;
-use crate::slot::{Counts, Share, Slot};
+use crate::slot::{Counts, Share, Slot, Tokens};
 
 /// Which words a ring begins with: one of another build of this crate is not one of ours.
 const MARK: u64 = u64::from_le_bytes(*b"plimrng1");
@@ -40,6 +39,9 @@ const TAKEN: usize = 0;
 const ASKING: usize = 1;
 const PROCESS: usize = 2;
 const OF_A_SEAT: usize = 3;
+
+/// Who has a seat and has no number here.
+const UNNUMBERED: u64 = u64::MAX;
 
 /// A seat that is out has taken so many rounds.
 const OUT: u64 = u64::MAX;
@@ -233,11 +235,17 @@ impl Ring {
         Process::from_number(self.seat(seat, PROCESS).load(Ordering::Relaxed))
     }
 
+    /// Seats whose ranks have not come, and are still waited for.
+    pub fn awaited(&self) -> impl Iterator<Item = usize> + '_ {
+        let came = |seat: usize| self.seat(seat, PROCESS).load(Ordering::Relaxed) != 0;
+        (0..self.seats()).filter(move |seat| !came(*seat) && self.taken(*seat).is_some())
+    }
+
     // The leader.
 
-    /// Says which process has a seat.
-    pub fn set_process(&self, seat: usize, process: Process) {
-        self.seat(seat, PROCESS).store(process.number(), Ordering::Relaxed);
+    /// Says that the rank of a seat has come, and with which process, where that is known.
+    pub fn set_here(&self, seat: usize, process: Option<Process>) {
+        self.seat(seat, PROCESS).store(process.map_or(UNNUMBERED, Process::number), Ordering::Relaxed);
     }
 
     /// Whether a seat has still to take what lies in the slot of `round`.
@@ -278,7 +286,7 @@ impl Ring {
     // A seat.
 
     /// Copies a seat's part of a published round. None where it cannot be one.
-    pub fn copy(&self, kind: Kind, round: u64, seat: usize, slot: &mut Slot) -> Option<(Counts, Place)> {
+    pub fn copy(&self, tokens: Tokens, round: u64, seat: usize, slot: &mut Slot) -> Option<(Counts, Place)> {
         let read = |word: &AtomicU32| word.load(Ordering::Relaxed);
         let words: Vec<u64> = self.slot(round)[..PLACE_WORDS].iter().map(|word| u64::from(read(word))).collect();
         let number = |n: usize| words[2 * n] | words[2 * n + 1] << 32;
@@ -299,7 +307,7 @@ impl Ring {
             rest = later;
         }
         let found = Counts { samples, documents };
-        slot.holds(kind, found, source, target).then_some((found, place))
+        slot.holds(tokens, found, source, target).then_some((found, place))
     }
 
     /// Counts a round as taken. False: the seat was put out before, and what was copied may be of another round.

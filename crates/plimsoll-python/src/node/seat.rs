@@ -5,12 +5,10 @@
 
 use std::sync::Arc;
 
-use plimsoll_data::Kind;
-
 use super::line::Line;
 use super::ring::{Ring, State};
 use crate::making::Place;
-use crate::slot::{Counts, Slot};
+use crate::slot::{Counts, Slot, Tokens};
 
 /// A rank's seat at a ring.
 pub struct Seat {
@@ -35,13 +33,13 @@ pub enum Taken {
 
 impl Seat {
     /// Waits for the next round and copies our part of it into `slot`.
-    pub fn take(&mut self, kind: Kind, slot: &mut Slot, give_up: &dyn Fn() -> bool) -> Taken {
+    pub fn take(&mut self, tokens: Tokens, slot: &mut Slot, give_up: &dyn Fn() -> bool) -> Taken {
         let mut led = true;
         let taken = loop {
             // In this order: what was published before the end is seen with the end.
             let state = self.ring.state();
             if self.ring.published() > self.round {
-                break self.take_published(kind, slot);
+                break self.take_published(tokens, slot);
             }
             match state {
                 State::Ended => break Taken::Over,
@@ -74,8 +72,8 @@ impl Seat {
         }
     }
 
-    fn take_published(&mut self, kind: Kind, slot: &mut Slot) -> Taken {
-        let copied = self.ring.copy(kind, self.round, self.number, slot);
+    fn take_published(&mut self, tokens: Tokens, slot: &mut Slot) -> Taken {
+        let copied = self.ring.copy(tokens, self.round, self.number, slot);
         // Whether this was copied in time comes before whether it makes sense.
         if !self.ring.take(self.number, self.round) {
             return Taken::Out(Some("the other ranks went on without it"));
