@@ -75,10 +75,12 @@ pub enum DataError {
         reason: String,
     },
     /// All files together hold no row.
-    #[error("no rows in {files} file(s), the first is `{path}`")]
+    #[error("no rows in {files} file(s), the first is `{path}`{}", told_left_out(*.oversized))]
     NoRows {
         /// How many files were read.
         files: usize,
+        /// Rows that were left out as too large.
+        oversized: u64,
         /// The first of them.
         path: PathBuf,
     },
@@ -567,6 +569,13 @@ pub enum DataError {
         /// The folder.
         path: PathBuf,
     },
+}
+
+fn told_left_out(oversized: u64) -> String {
+    match oversized {
+        0 => String::new(),
+        rows => format!(": {rows} were left out as too large (`oversized`); give the loader more memory"),
+    }
 }
 
 /// Readers of bytes can only give errors of the system; those of ours travel inside of them, and come out here.

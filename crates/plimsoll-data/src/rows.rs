@@ -289,6 +289,13 @@ pub(crate) fn read(
         expected,
         found,
     };
+    let broken = |error| match DataError::from(error) {
+        DataError::Io(error) => {
+            let place = format!("byte {} of what is packed", block.place);
+            DataError::BadPacking { path: origin.path().into(), place, reason: error.to_string() }
+        }
+        other => other,
+    };
     let file = origin.open()?;
     let now = file.len()?;
     if now != kept.bytes {
@@ -298,13 +305,15 @@ pub(crate) fn read(
     bytes.resize(block.raw_bytes as usize, 0);
     match (&kept.frames, kept.in_order) {
         (None, None) => file.read_exact_at(bytes, block.place)?,
-        (None, Some(packing)) => InOrder::read_exact_at(in_order, origin, packing, block.place, bytes)?,
+        (None, Some(packing)) => {
+            InOrder::read_exact_at(in_order, origin, packing, block.place, bytes).map_err(broken)?
+        }
         (Some(frames), _) => {
             if unpacking.is_none() {
                 *unpacking = Some(FrameScratch::new()?);
             }
             let unpacking = unpacking.as_mut().expect("it was just made");
-            frames.read_exact_at(unpacking, block.place, bytes)?;
+            frames.read_exact_at(unpacking, block.place, bytes).map_err(broken)?;
         }
     }
     let wants = columns.wants();

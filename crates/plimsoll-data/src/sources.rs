@@ -397,7 +397,7 @@ fn end_set(
         Some(columns) if rows > 0 => {
             Set { columns, path, files: count, rows, weight, pass_rows: 0, blocks }.weighed(before.len())
         }
-        _ => Err(DataError::NoRows { files: count as usize, path }),
+        _ => Err(DataError::NoRows { files: count as usize, oversized: builder.facts.oversized, path }),
     }
 }
 

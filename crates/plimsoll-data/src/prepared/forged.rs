@@ -204,3 +204,37 @@ fn numbers(value: &Value, place: String, out: &mut Vec<String>) {
         _ => {}
     }
 }
+
+#[test]
+fn a_set_that_lost_a_shard_is_made_whole_by_preparing_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = made(dir.path());
+    let rows = read(&folder).unwrap();
+    let lost = folder.join(shard::name(1));
+    let before = fs_err::read(&lost).unwrap();
+    fs_err::remove_file(&lost).unwrap();
+    assert!(read(&folder).is_err());
+    made(dir.path());
+    assert_eq!(read(&folder).unwrap(), rows);
+    assert_eq!(fs_err::read(&lost).unwrap(), before);
+}
+
+#[test]
+fn a_manifest_that_serves_more_lengths_than_its_shards_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = made(dir.path());
+    let told = |change: &dyn Fn(&mut Manifest)| {
+        let mut manifest = Manifest::read(&folder).unwrap();
+        change(&mut manifest);
+        let Manifest { made_by, lengths, word_bytes, origin, shards, .. } = manifest;
+        let kept = fs_err::read(folder.join(super::manifest::NAME)).unwrap();
+        Manifest::new(made_by, lengths, word_bytes, origin, shards).write(&folder).unwrap();
+        let said = read(&folder).unwrap_err().to_string();
+        fs_err::write(folder.join(super::manifest::NAME), kept).unwrap();
+        said
+    };
+    let said = told(&|manifest| manifest.lengths[0].from += 1);
+    assert!(said.contains("prepared.json") && said.contains("as the shards say"), "{said}");
+    let said = told(&|manifest| manifest.origin.longest_source = 1 << 40);
+    assert!(said.contains("longest texts"), "{said}");
+}

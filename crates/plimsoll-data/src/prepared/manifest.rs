@@ -18,6 +18,8 @@ pub(crate) const NAME: &str = "prepared.json";
 const VERSION: u32 = 1;
 /// No manifest is larger: some 300 bytes a shard.
 const MOST_BYTES: u64 = 64 << 20;
+/// No text is longer: a block of the files has fewer bytes of it.
+const LONGEST_TEXT: u64 = u32::MAX as u64;
 
 /// What turned rows into tokens. Another of these is another set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,6 +283,11 @@ impl Manifest {
                 "lengths of at least 1, and tokens of 2 or 4 bytes".into(),
                 format!("{:?}", manifest.lengths),
             );
+        }
+        let Origin { longest_source, longest_target, .. } = manifest.origin;
+        if longest_source.max(longest_target) > LONGEST_TEXT {
+            let found = format!("{longest_source} and {longest_target}");
+            return bad("longest texts", format!("at most {LONGEST_TEXT} bytes"), found);
         }
         Ok(manifest)
     }

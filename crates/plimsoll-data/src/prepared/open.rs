@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fs_err::File;
 
 use super::fit::Fit;
+use super::maker::Reach;
 use super::manifest::{self, Manifest, ShardFacts};
 use super::shard::{self, HEADER, Shard};
 use super::words::{BodyFault, TokenRows, WordForm};
@@ -95,6 +96,7 @@ impl Prepared {
         let identity = manifest.identity();
         let (mut blocks, mut bodies) = (Vec::new(), Vec::new());
         let (mut rows, mut stored) = (0, 0);
+        let mut reach = [Reach::default(); 2];
         for (number, told) in manifest.shards.iter().enumerate() {
             let path = folder.join(shard::name(number as u32));
             let shard = read_shard(&path, number as u32, told)?;
@@ -112,8 +114,13 @@ impl Prepared {
             }
             rows += shard.rows;
             stored += shard.file_bytes;
+            reach = [0, 1].map(|side| reach[side].and(shard.reach[side]));
         }
         let path = folder.join(manifest::NAME);
+        let certain = manifest.lengths.map(|side| side.reach());
+        if certain != reach {
+            return Err(bad(&path, "lengths", format!("{reach:?}, as the shards say"), format!("{certain:?}")));
+        }
         let (origin, there) = (&manifest.origin, (rows, blocks.len() as u64));
         if there != (origin.rows, origin.blocks) || rows == 0 {
             let expected = format!("{} rows in {} blocks", origin.rows, origin.blocks);
@@ -229,8 +236,19 @@ impl Prepared {
     }
 }
 
+/// Whether all shards are there, with the tables that the manifest says.
+pub(super) fn all_there(folder: &Path, manifest: &Manifest) -> bool {
+    let shards = (0..).zip(&manifest.shards);
+    shards.into_iter().all(|(number, told)| read_shard(&folder.join(shard::name(number)), number, told).is_ok())
+}
+
 /// A shard that is as the manifest says.
 fn read_shard(path: &Path, number: u32, told: &ShardFacts) -> Result<Shard, DataError> {
+    // Before room is taken for what the file says of itself.
+    let bytes = fs_err::metadata(path)?.len();
+    if bytes != told.bytes {
+        return Err(bad(path, "length", format!("{} bytes", told.bytes), format!("{bytes}")));
+    }
     let shard = shard::read(path)?;
     let found = facts(&shard);
     if found != *told || shard.header.number != number {

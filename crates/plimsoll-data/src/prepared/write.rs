@@ -12,10 +12,11 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use fs_err::File;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::maker::{MadeAt, Maker, Reach};
 use super::manifest::{self, LengthsOf, MadeBy, Manifest, Origin, identity};
-use super::open::facts;
+use super::open::{all_there, facts};
 use super::report::PreparedReport;
 use super::shard::{self, Header, Shard, ShardWriter};
 use super::words::{BodyBuilder, WordForm};
@@ -118,16 +119,26 @@ pub fn prepare(
     fs_err::create_dir_all(folder)?;
     // Held by the kernel for this process alone, and gone with it.
     let own = File::open(folder)?;
-    if flock(own.file(), FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Err(DataError::PreparingElsewhere { path: folder.into() });
+    match flock(own.file(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(DataError::PreparingElsewhere { path: folder.into() }),
+        // A file system without locks, say.
+        Err(other) => {
+            let told = format!("cannot be locked: `{}`: {other}", folder.display());
+            return Err(DataError::Io(std::io::Error::new(std::io::Error::from(other).kind(), told)));
+        }
     }
     if folder.join(manifest::NAME).is_file() {
         let there = Manifest::read(folder)?;
         if there.identity() != identity {
             return Err(DataError::OtherPrepared { path: folder.into() });
         }
-        tell(origin.rows);
-        return Ok(PreparedReport::of(&there));
+        if all_there(folder, &there) {
+            tell(origin.rows);
+            return Ok(PreparedReport::of(&there));
+        }
+        // A shard was lost or changed: from there on it is made again, and until it is, the set is not whole.
+        fs_err::remove_file(folder.join(manifest::NAME))?;
     }
     // What a process that is gone had begun.
     remove_shards(folder, |_, part| part)?;
