@@ -101,6 +101,14 @@ impl Body<'_> {
         Ok(Places { rows: values, validity, first, bytes, dictionary, list: list.map(Box::new) })
     }
 
+    /// Which values of a column of `rows` numbers of so many bits are there, where some are not, and the numbers.
+    pub fn numbers(&self, at: At, rows: u64, bits: u64) -> Result<(Option<Spot>, Spot), BufferFault> {
+        let (values, validity) = self.node(at, Some(rows))?;
+        let numbers = self.buffer_at(at, 1)?;
+        long_enough(&numbers, values.checked_mul(bits).map(|bits| bits.div_ceil(8)))?;
+        Ok((validity, numbers))
+    }
+
     fn list(&self, list: ListShape, rows: u64) -> Result<ListPlaces, BufferFault> {
         let around = list.around.map(|at| self.node(at, Some(rows))).transpose()?.and_then(|(_, validity)| validity);
         let (_, validity) = self.node(list.list, Some(rows))?;

@@ -154,25 +154,31 @@ impl<'a> Walked<'a> {
         At { node: at.node + 1, buffer: at.buffer + buffers, views: at.views }
     }
 
+    /// The one top-level column of this name, and where it begins.
+    pub fn find(&self, path: &Path, name: &str) -> Result<(Field<'a>, At), DataError> {
+        let mut of_name = self.fields.iter().filter(|(field, _)| field.name() == Some(name));
+        match (of_name.next(), of_name.next()) {
+            (Some((field, at)), None) => Ok((*field, *at)),
+            (Some(_), Some(_)) => {
+                let (path, column, found) = (path.into(), name.into(), "two of that name".into());
+                Err(DataError::ColumnType { path, column, found })
+            }
+            (None, _) => Err(DataError::MissingColumn {
+                path: path.into(),
+                place: "schema".into(),
+                column: name.into(),
+                present: self.present().join(", "),
+            }),
+        }
+    }
+
     /// The leaves of the wanted columns.
     pub fn shape(&self, path: &Path, names: &ChosenColumns) -> Result<Shape, DataError> {
         let wants = names.wants();
         let mut leaves = Vec::with_capacity(2);
         for want in &wants {
             let wrong = |found: String| DataError::ColumnType { path: path.into(), column: want.name.into(), found };
-            let mut of_name = self.fields.iter().filter(|(field, _)| field.name() == Some(want.name));
-            let (field, at) = match (of_name.next(), of_name.next()) {
-                (Some((field, at)), None) => (*field, *at),
-                (Some(_), Some(_)) => return Err(wrong("two of that name".into())),
-                (None, _) => {
-                    return Err(DataError::MissingColumn {
-                        path: path.into(),
-                        place: "schema".into(),
-                        column: want.name.into(),
-                        present: self.present().join(", "),
-                    });
-                }
-            };
+            let (field, at) = self.find(path, want.name)?;
             match (text(field, at, None), want.cell) {
                 (Some(leaf), _) => leaves.push(leaf),
                 (None, WantedCell::Messages) => {
@@ -255,7 +261,8 @@ fn text(field: Field<'_>, at: At, list: Option<ListShape>) -> Option<LeafShape> 
     Some(LeafShape { list, at, text, coded })
 }
 
-fn type_name(field: Field<'_>) -> String {
+/// What a column is, in words.
+pub(crate) fn type_name(field: Field<'_>) -> String {
     let name = field.type_type().variant_name().unwrap_or("an unknown type").trim_end_matches('_');
     if field.dictionary().is_some() { format!("a dictionary of {name}") } else { name.into() }
 }

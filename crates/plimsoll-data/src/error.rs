@@ -12,6 +12,9 @@ pub enum DataError {
     /// The file system said no; the message names the path.
     #[error(transparent)]
     Io(std::io::Error),
+    /// Numbers that are no series.
+    #[error(transparent)]
+    Series(Box<crate::series::SeriesError>),
     /// A file elsewhere where this program reads local files only, or has no folder for parts of it.
     #[error(
         "`{path}` lies elsewhere, and there is no way to read it from here; expected a local file, or a store and a folder for parts of it"
@@ -582,6 +585,12 @@ fn told_left_out(oversized: u64) -> String {
 impl From<std::io::Error> for DataError {
     fn from(error: std::io::Error) -> DataError {
         error.downcast::<DataError>().unwrap_or_else(DataError::Io)
+    }
+}
+
+impl From<crate::series::SeriesError> for DataError {
+    fn from(error: crate::series::SeriesError) -> DataError {
+        DataError::Series(Box::new(error))
     }
 }
 

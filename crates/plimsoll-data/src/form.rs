@@ -70,6 +70,22 @@ impl<'a> Cutter<'a> {
         self.header.into_owned()
     }
 
+    /// The columns of the file, where it names them once and they were read.
+    pub fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    /// Whether the record that was read last has a cell for each column.
+    pub fn whole(&self) -> Result<(), Fault> {
+        let (expected, found) = (self.header.len(), self.record.count);
+        if expected == found { Ok(()) } else { Err(Fault::Cells { expected, found }) }
+    }
+
+    /// Cell `at` of the record that was read last, which is whole.
+    pub fn cell(&self, at: usize) -> &[u8] {
+        self.record.cell(at)
+    }
+
     /// Reads the header, where the form has one, into `raw`; its length.
     pub fn read_header(&mut self, from: &mut dyn BufRead, raw: &mut Vec<u8>) -> io::Result<Result<usize, Fault>> {
         let Form::Csv { .. } = self.form else { return Ok(Ok(0)) };
@@ -158,10 +174,7 @@ impl<'a> Cutter<'a> {
     }
 
     fn csv_cells(&self, wants: &[Want<'_>], texts: &mut [String]) -> Result<(), Fault> {
-        let (expected, found) = (self.header.len(), self.record.count);
-        if expected != found {
-            return Err(Fault::Cells { expected, found });
-        }
+        self.whole()?;
         for (i, want) in wants.iter().enumerate() {
             let mut of_name = self.header.iter().enumerate().filter(|(_, name)| *name == want.name).map(|(at, _)| at);
             let at = match (of_name.next(), of_name.next()) {

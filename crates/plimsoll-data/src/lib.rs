@@ -4,7 +4,7 @@
 //! Files are opened once for a checking, indexing pass ([`Sources`]); then an [`Order`] says which row comes when, and a
 //! [`Loader`]'s threads read and tokenise ahead of the step. Invariant: memory depends on block, window, row and batch
 //! sizes, never on the number of rows beyond 24 bytes a block; the stream is a pure function of files, seed and
-//! [`Cursor`]. [`prepare`] tokenises once and writes shards, which open as [`Sources`] too. It knows no devices and no engine.
+//! [`Cursor`]. Numbers in time are [`series`]. [`prepare`] tokenises once and writes shards, which open as [`Sources`] too. It knows no devices and no engine.
 
 mod arrow_buffer;
 mod arrow_cells;
@@ -66,6 +66,7 @@ mod row_text;
 mod rows;
 pub mod score;
 mod seams;
+pub mod series;
 mod sources;
 mod template_json;
 mod tokenizer;

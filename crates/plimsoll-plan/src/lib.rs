@@ -27,6 +27,7 @@ pub mod program;
 mod remedy;
 mod rung;
 mod search;
+pub mod series_batch;
 mod shelf;
 pub mod snapshot;
 pub mod spec;

@@ -1,0 +1,314 @@
+//! Series of files, opened: every row was looked at, the cut was found, the training part was measured, and all rows are stored normalised.
+//!
+//! Three passes over the files: which series there are and where the cut is; mean and spread of what is before it; and the rows
+//! themselves. Invariant: nothing behind the cut has a part in what features are normalised by; passes that differ are an error. A file of
+//! rows that an earlier run left takes the place of all three.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::cut::Times;
+use super::error::SeriesError;
+use super::file_of_rows::{self, RowsWriter};
+use super::files::{self, SeriesFile};
+use super::fit::{Applying, Fitting};
+use super::scale::{Normalisation, Scale, Spread};
+use super::spec::{SeriesSpec, Validation};
+use super::store::{RowShape, Store, StoreWriter};
+use super::target::Targets;
+use super::walk::{Row, Seen, Walk};
+use super::windows::{Part, Samples, Stretch, Windows, check_leak, check_samples};
+use super::{Series, SeriesFacts};
+use crate::page_cache::Pages;
+use crate::{DataError, Elsewhere, LOADER_CEILING};
+
+/// How files of series are opened.
+#[derive(Clone, Copy, Debug)]
+pub struct SeriesOpening<'a> {
+    /// Where a file of rows is kept, where they do not fit, and parts of files that lie elsewhere.
+    pub folder: Option<&'a Path>,
+    /// One ceiling for all that is held (`data.memory`); half of it is for the rows.
+    pub memory: u64,
+    /// Bytes of files that the kernel may keep in memory for us.
+    pub cached: u64,
+    /// How files that lie elsewhere are read.
+    pub elsewhere: Option<Elsewhere<'a>>,
+    /// What features are normalised by; none: it is fitted on the training part of these files.
+    pub normalisation: Option<&'a Normalisation>,
+}
+
+impl Default for SeriesOpening<'_> {
+    fn default() -> Self {
+        let (memory, cached) = (LOADER_CEILING, u64::MAX);
+        SeriesOpening { folder: None, memory, cached, elsewhere: None, normalisation: None }
+    }
+}
+
+/// What is known of rows beside themselves; the description of a file of them.
+#[derive(Serialize, Deserialize)]
+struct Known {
+    stretches: Vec<Stretch>,
+    normalisation: Normalisation,
+    cut: Option<i64>,
+    digest: u64,
+}
+
+impl Series {
+    /// Finds the files of `patterns` (paths, URLs or globs, in the order given, each glob sorted) and reads them.
+    pub fn open(patterns: &[PathBuf], spec: SeriesSpec, opening: SeriesOpening<'_>) -> Result<Series, DataError> {
+        spec.check()?;
+        if let Some(normalisation) = opening.normalisation {
+            normalisation.check(&spec)?;
+        }
+        let mut files = files::find(patterns, opening.folder, opening.elsewhere)?;
+        let stored: u64 = files.iter().map(|file| file.origin.bytes()).sum();
+        let pages = if stored > opening.cached { Pages::Go } else { Pages::Stay };
+        files.iter_mut().for_each(|file| file.origin.keep(pages));
+        let shape = RowShape { features: spec.features.len(), cells: spec.cells().len() };
+
+        let place =
+            opening.folder.map(|folder| name(&files, &spec, &opening).map(|name| (folder, name))).transpose()?;
+        let place = place.map(|(folder, name)| (folder, file_of_rows::place(folder, &name)));
+        if let Some((_, path)) = &place
+            && let Some((rows, description)) = file_of_rows::find(path, shape)
+            && let Ok(known) = serde_json::from_slice::<Known>(&description)
+            && known.stretches.iter().map(|stretch| stretch.rows).sum::<u64>() == rows
+            && known.stretches.iter().all(|stretch| stretch.before <= stretch.rows)
+        {
+            drop(description);
+            let pages = pages_of(shape, rows, opening.cached);
+            let filed = Store::filed(shape, rows, path.clone(), pages)?;
+            let fits = shape.bytes(rows).is_some_and(|bytes| bytes <= opening.memory / 2);
+            let store = if fits { filed.into_held(rows)? } else { filed };
+            return Series::whole(spec, known, shape, store);
+        }
+        Series::read(&files, spec, opening, shape, place)
+    }
+
+    fn read(
+        files: &[SeriesFile],
+        spec: SeriesSpec,
+        opening: SeriesOpening<'_>,
+        shape: RowShape,
+        place: Option<(&Path, PathBuf)>,
+    ) -> Result<Series, DataError> {
+        let mut walk = Walk::new(files, &spec, opening.memory / 2);
+        let fits = opening.normalisation.is_none() && Fitting::is_needed(&spec);
+        let mut fitting = Fitting::of(&spec);
+
+        // Which series there are, and where the cut is; where that is known before, the first pass measures too.
+        let asked = spec.validation.as_ref();
+        let fraction = asked.and_then(|validation| validation.fraction);
+        let from = asked.and_then(|validation| validation.from.as_ref()).and_then(|from| from.as_time());
+        let known = fraction.is_none();
+        let mut times = fraction.map(|_| Times::new());
+        let before = |time: i64, cut: Option<i64>| cut.is_none_or(|cut| time < cut);
+        let given = from.map(|(_, time)| time);
+        let seen = walk.pass(&mut |row| {
+            if let Some(times) = &mut times {
+                times.add(row.time);
+            }
+            if fits && known && before(row.time, given) {
+                fitting.add(row.series, row.features);
+            }
+            Ok(())
+        })?;
+        walk.names.close();
+        if let (Some((form, _)), Some(found)) = (from, seen.form)
+            && form != found
+        {
+            let (found, expected) = (form.name().into(), format!("{}, as the column of times has", found.name()));
+            return Err(SeriesError::BadSpec { key: "validation.from".into(), found, expected }.into());
+        }
+        let cut = times.and_then(|times| times.cut(fraction.unwrap_or_default())).or(given);
+
+        // What is before the cut.
+        if fits && !known {
+            let again = walk.pass(&mut |row| {
+                if before(row.time, cut) {
+                    fitting.add(row.series, row.features);
+                }
+                Ok(())
+            })?;
+            walk.same(&seen, &again)?;
+        }
+        let names = walk.names.list();
+        let texts: Vec<&str> = names.iter().map(|name| &**name).collect();
+        let normalisation = match opening.normalisation {
+            Some(given) => given.clone(),
+            None => fitting.finish(&spec, &texts)?,
+        };
+
+        // The rows.
+        let bytes =
+            shape.bytes(seen.rows).ok_or(SeriesError::TooLarge { bytes: u64::MAX, share: opening.memory / 2 })?;
+        let share = opening.memory / 2;
+        let writer = match place {
+            _ if bytes <= share => StoreWriter::held(shape, seen.rows),
+            Some((folder, place)) => StoreWriter::Filed(Box::new(RowsWriter::start(folder, place, shape, seen.rows)?)),
+            None => return Err(SeriesError::TooLarge { bytes, share }.into()),
+        };
+        let (stretches, writer) = put_rows(&mut walk, &seen, cut, (&normalisation, &texts), writer)?;
+        drop(walk);
+        let mut known = Known { stretches, normalisation, cut, digest: seen.digest };
+        if spec.time.is_some() && opening.normalisation.is_none() {
+            known.normalisation.until = known.stretches.iter().filter_map(|stretch| stretch.latest).max();
+        }
+        let fits_values = opening.normalisation.is_none() && spec.scale_values && !spec.values.is_empty();
+        match writer {
+            StoreWriter::Held { features, cells, .. } => {
+                let mut series = Series::whole(spec, known, shape, Store::held(shape, features, cells))?;
+                if fits_values {
+                    series.set_value_scales(value_scales(&series)?);
+                }
+                Ok(series)
+            }
+            StoreWriter::Filed(mut writer) => {
+                writer.all_put()?;
+                let pages = pages_of(shape, seen.rows, opening.cached);
+                if fits_values {
+                    let beside = Store::filed(shape, seen.rows, writer.beside().into(), pages)?;
+                    let draft = Series::whole(spec.clone(), known, shape, beside)?;
+                    let scales = value_scales(&draft)?;
+                    known = draft.into_known();
+                    known.normalisation.value_scales = scales;
+                }
+                let description = serde_json::to_vec(&known).map_err(std::io::Error::from)?;
+                let path = writer.finish(&description)?;
+                drop(description);
+                Series::whole(spec, known, shape, Store::filed(shape, seen.rows, path, pages)?)
+            }
+        }
+    }
+
+    /// Counts the samples, and checks that the parts have some and share nothing.
+    fn whole(spec: SeriesSpec, known: Known, shape: RowShape, store: Store) -> Result<Series, DataError> {
+        let Known { stretches, normalisation, cut, digest } = known;
+        let (windows, gap) = (Windows::of(&spec), spec.validation.as_ref().map_or(0, |v| v.gap as u64));
+        let parts = [Part::Training, Part::Validation].map(|part| Samples::new(part, &stretches, windows, gap));
+        check_samples(Part::Training, &parts[0], &stretches, gap)?;
+        if spec.validation.is_some() {
+            check_samples(Part::Validation, &parts[1], &stretches, gap)?;
+            check_leak(&parts[0], &parts[1], &stretches)?;
+        }
+        let rows = stretches.iter().map(|stretch| stretch.rows).sum();
+        let facts = SeriesFacts {
+            rows,
+            series: stretches.len() as u64,
+            features: shape.features,
+            values: spec.values.len(),
+            classes: spec.class.as_ref().map(|class| class.classes()),
+            training_samples: parts[0].count(),
+            validation_samples: parts[1].count(),
+            cut,
+            row_bytes: shape.bytes(rows).unwrap_or(0),
+            held: store.is_held(),
+            digest,
+        };
+        let mut targets = Targets::of(&spec);
+        if spec.scale_values {
+            targets.scales = normalisation.value_scales.clone().into();
+        }
+        Ok(Series { spec, stretches: stretches.into(), normalisation, store, parts, targets, facts })
+    }
+
+    fn set_value_scales(&mut self, scales: Vec<Scale>) {
+        self.targets.scales = scales.clone().into();
+        self.normalisation.value_scales = scales;
+    }
+
+    fn into_known(self) -> Known {
+        let (cut, digest) = (self.facts.cut, self.facts.digest);
+        Known { stretches: self.stretches.into(), normalisation: self.normalisation, cut, digest }
+    }
+}
+
+fn pages_of(shape: RowShape, rows: u64, cached: u64) -> Pages {
+    if shape.bytes(rows).is_some_and(|bytes| bytes > cached) { Pages::Go } else { Pages::Stay }
+}
+
+/// A name for the rows of these files as they are now, by this spec.
+fn name(files: &[SeriesFile], spec: &SeriesSpec, opening: &SeriesOpening<'_>) -> Result<String, DataError> {
+    let (mut paths, mut versions) = (DefaultHasher::new(), DefaultHasher::new());
+    let spec_text = serde_json::to_string(spec).map_err(std::io::Error::from)?;
+    spec_text.hash(&mut paths);
+    opening.normalisation.map(Normalisation::to_json).hash(&mut paths);
+    for file in files {
+        let name = file.origin.name()?;
+        name.split_once('-').map(|(path, _)| path).hash(&mut paths);
+        name.hash(&mut versions);
+    }
+    Ok(format!("{:016x}-{:016x}", paths.finish(), versions.finish()))
+}
+
+/// The pass that stores the rows; each series in one piece, in the order of their numbers.
+fn put_rows(
+    walk: &mut Walk<'_>,
+    seen: &Seen,
+    cut: Option<i64>,
+    (normalisation, names): (&Normalisation, &[&str]),
+    mut writer: StoreWriter,
+) -> Result<(Vec<Stretch>, StoreWriter), DataError> {
+    let gap = walk.spec.validation.as_ref().map_or(0, |validation: &Validation| validation.gap as u64);
+    let mut begins = Vec::with_capacity(seen.tracks.len());
+    let mut stretches = Vec::with_capacity(seen.tracks.len());
+    let mut rows = 0;
+    for (track, name) in seen.tracks.iter().zip(names) {
+        begins.push(rows);
+        rows += track.rows;
+        stretches.push(Stretch { name: (*name).into(), rows: track.rows, before: 0, latest: None, earliest: None });
+    }
+    let applying = Applying::new(normalisation, names);
+    let mut features = vec![0.0; normalisation.features.len()];
+    let timed = walk.spec.time.is_some() || cut.is_some();
+    let mut visit = |row: Row<'_>| {
+        let changed = || DataError::Changed {
+            path: row.file.origin.path().into(),
+            place: row.place(),
+            expected: "as many rows of each series as before".into(),
+            found: "more".into(),
+        };
+        let stretch = stretches.get_mut(row.series).filter(|stretch| row.number < stretch.rows).ok_or_else(changed)?;
+        if cut.is_none_or(|cut| row.time < cut) {
+            stretch.before = row.number + 1;
+            stretch.latest = timed.then_some(row.time);
+        } else if row.number == stretch.before + gap {
+            stretch.earliest = timed.then_some(row.time);
+        }
+        if let Some(which) = applying.row(row.series, row.features, &mut features) {
+            return Err(SeriesError::BadCell {
+                path: row.file.origin.path().into(),
+                place: row.place(),
+                column: normalisation.features[which].clone(),
+                expected: "a number that single precision has room for when it is normalised".into(),
+                found: format!("{:?}", row.features[which]),
+            }
+            .into());
+        }
+        writer.put(begins[row.series] + row.number, &features, row.cells)
+    };
+    let again = walk.pass(&mut visit)?;
+    walk.same(seen, &again)?;
+    Ok((stretches, writer))
+}
+
+/// Mean and spread of what the training part has to foretell.
+fn value_scales(series: &Series) -> Result<Vec<Scale>, DataError> {
+    let mut spreads = vec![Spread::default(); series.targets.values()];
+    let mut cells = series.scratch();
+    for number in 0..series.facts.training_samples {
+        series.read_cells(Part::Training, number, &mut cells)?;
+        for (which, spread) in spreads.iter_mut().enumerate() {
+            let value = series.targets.value(which, &cells.now, &cells.then);
+            if !value.is_nan() {
+                spread.add(value);
+            }
+        }
+    }
+    let scale = |(which, spread): (usize, &Spread)| {
+        spread.scale().ok_or_else(|| SeriesError::NoSpread { column: series.spec.values[which].column.clone() }.into())
+    };
+    spreads.iter().enumerate().map(scale).collect()
+}
