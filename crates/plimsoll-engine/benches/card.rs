@@ -36,6 +36,7 @@ fn job(name: &str) -> (Job, Choices) {
         loader_threads: 1,
         lean: false,
         keep_norms: false,
+        lstm_every: 0,
     };
     if name == "t5" {
         let job = Job::new(T5Spec::small(), (256, 256), 32, OptimizerSpec::adafactor(1e-3), on);
@@ -137,7 +138,7 @@ fn measure(name: &str, steps: usize, by_op: bool) -> Result<(), EngineError> {
     let batches = job.effective_batch / samples;
     let tokens = match &job.spec {
         ModelSpec::T5(_) => job.effective_batch * (job.source_len + job.target_len),
-        ModelSpec::Decoder(_) => job.effective_batch * job.source_len,
+        ModelSpec::Decoder(_) | ModelSpec::Series(_) => job.effective_batch * job.source_len,
     };
     let mut seconds = Vec::new();
     let mut losses = Vec::new();

@@ -128,6 +128,7 @@ fn measure(name: &str, steps: usize, on: (usize, Simd)) {
         loader_threads: 1,
         lean: false,
         keep_norms: false,
+        lstm_every: 0,
     };
     let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: None, seed: 1 };
     let mut engine = Engine::start(compile(&job, &how), Some(updates)).unwrap();

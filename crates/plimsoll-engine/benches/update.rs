@@ -41,6 +41,7 @@ fn main() {
                     loader_threads: 1,
                     lean: false,
                     keep_norms: false,
+                    lstm_every: 0,
                 };
                 with_cores(threads, || {}, || measure(&job, &how)).unwrap();
             }

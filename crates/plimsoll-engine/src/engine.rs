@@ -6,6 +6,8 @@ use plimsoll_plan::batch::BatchSlot;
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::op::Op;
 use plimsoll_plan::program::{LOAD_WORDS, Placed, Program};
+use plimsoll_plan::series_batch::SeriesSlot;
+use plimsoll_plan::spec::ModelSpec;
 use plimsoll_plan::train::OptimizerSpec;
 use rayon::prelude::*;
 
@@ -14,6 +16,7 @@ use crate::cpu::Cores;
 use crate::cpu::weights::{Weights, encode};
 use crate::error::EngineError;
 use crate::execute::Frame;
+use crate::series_staging::SeriesStaging;
 use crate::staging::Staging;
 use crate::step::{Loss, MicroStep, Open, Updated};
 
@@ -37,6 +40,8 @@ pub struct Engine {
     pub(crate) program: Program,
     pub(crate) arena: Arena,
     pub(crate) staging: Staging,
+    /// The batch of a model of series.
+    series: Option<SeriesStaging>,
     pub(crate) cores: Cores,
     updates: Option<Updates>,
     /// The update that is under way.
@@ -50,10 +55,17 @@ impl Engine {
         assert_eq!(rayon::current_num_threads(), program.threads, "the engine runs on the planned number of threads");
         let parts = program.parts;
         let at = parts.store + parts.transient + parts.workspace;
-        // SAFETY: the staging part of our arena, which no tensor overlaps.
-        let staging = unsafe { Staging::new(arena.base().add(at).cast(), parts.staging, program.shape) };
+        // SAFETY: inside the arena.
+        let base = unsafe { arena.base().add(at) }.cast();
+        let windows = program.spec.series().map(|spec| spec.batch(program.shape.samples));
+        // SAFETY: the staging part of our arena, which no tensor overlaps, is one or the other's.
+        let (staging, series) = unsafe {
+            let series = windows.map(|shape| SeriesStaging::new(base, parts.staging, shape));
+            let tokens = if series.is_some() { 0 } else { parts.staging };
+            (Staging::new(base, tokens, program.shape), series)
+        };
         let cores = Cores { simd: program.simd, threads: program.threads };
-        Ok(Engine { program, arena, staging, cores, updates, open: Open::default() })
+        Ok(Engine { program, arena, staging, series, cores, updates, open: Open::default() })
     }
 
     /// The program.
@@ -189,6 +201,25 @@ impl Engine {
         self.staging.slot()
     }
 
+    /// Lends the batch of a model of series to the loader.
+    pub fn series_slot(&mut self) -> Result<SeriesSlot<'_>, EngineError> {
+        self.series.as_mut().map(SeriesStaging::slot).ok_or(EngineError::NotPlanned { what: "series" })
+    }
+
+    /// Takes what the loader wrote; how many labels it has.
+    fn take(&mut self, samples: usize, first: u32) -> Result<u64, EngineError> {
+        match (&mut self.series, &self.program.spec) {
+            (Some(series), ModelSpec::Series(spec)) => {
+                series.take(samples, first, spec)?;
+                Ok(series.label_count())
+            }
+            _ => {
+                self.staging.take(samples, first, &self.program.spec)?;
+                Ok(self.staging.label_count())
+            }
+        }
+    }
+
     /// Forward and backward of the batch in the slot; with the optimizer in the backward pass, the update too. It stops
     /// behind a loss that is not finite, and before an update from a gradient that is not.
     pub fn micro_step(&mut self, step: MicroStep) -> Result<Loss, EngineError> {
@@ -197,9 +228,8 @@ impl Engine {
 
     /// The same; `seen` is called behind each op. For benchmarks, which have a clock.
     pub fn micro_step_seen(&mut self, step: MicroStep, seen: impl FnMut(&Op)) -> Result<Loss, EngineError> {
+        let tokens = self.take(step.samples, step.first_sample)?;
         let placed = self.program.micro.as_ref().ok_or(EngineError::NotPlanned { what: "training" })?;
-        self.staging.take(step.samples, step.first_sample, &self.program.spec)?;
-        let tokens = self.staging.label_count();
         let updates = self.updates.as_ref().ok_or(EngineError::NotPlanned { what: "an optimizer" })?;
         let mut open = self.open;
         let mut frame = self.frame(placed);
@@ -243,10 +273,13 @@ impl Engine {
 
     /// The loss of the batch in the slot, without dropout and without a trace.
     pub fn eval(&mut self, samples: usize) -> Result<Loss, EngineError> {
+        let tokens = self.take(samples, 0)?;
         let placed = self.program.eval.as_ref().ok_or(EngineError::NotPlanned { what: "evaluation" })?;
-        self.staging.take(samples, 0, &self.program.spec)?;
-        let tokens = self.staging.label_count();
         let mut frame = self.frame(placed);
+        if self.series.is_some() {
+            frame.run(&placed.tape.ops);
+            return Ok(Loss { sum: frame.loss_sum, tokens });
+        }
         // The slot may hold more than the tape is planned for: with updates in the backward pass, the whole update.
         let each = self.program.part_samples;
         for first in (0..samples).step_by(each) {
@@ -257,7 +290,7 @@ impl Engine {
     }
 
     pub(crate) fn frame<'a>(&'a self, placed: &'a Placed) -> Frame<'a> {
-        Frame::new(&self.program, placed, &self.arena, &self.staging, self.cores)
+        Frame::new(&self.program, placed, &self.arena, &self.staging, self.series.as_ref(), self.cores)
     }
 }
 

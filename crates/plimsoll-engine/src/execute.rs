@@ -2,6 +2,8 @@
 //!
 //! The slices handed to a kernel come from places that the plan proved disjoint for as long as both tensors live.
 
+mod series;
+
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::op::{Cols, Gradient, Op, Place, Side, Write};
 use plimsoll_plan::program::{Placed, Program};
@@ -29,12 +31,14 @@ use crate::cpu::norm::{norm_apply, norm_backward, norm_forward};
 use crate::cpu::relu::{relu_backward, relu_forward};
 use crate::cpu::residual::residual_forward;
 use crate::cpu::rope::{rope, rope_table};
+use crate::cpu::series_loss::Mix;
 use crate::cpu::weight::WeightMut;
 use crate::cpu::weights::Weights;
 use crate::cpu::{Cores, Rows};
 use crate::optimize;
 use crate::philox::Dropper;
 use crate::pool::Shared;
+use crate::series_staging::SeriesStaging;
 use crate::staging::{Span, Staging};
 use crate::step::NotFinite;
 
@@ -72,6 +76,10 @@ pub(crate) struct Frame<'a> {
     placed: &'a Placed,
     arena: &'a Arena,
     staging: &'a Staging,
+    /// The batch, where it is one of series.
+    series: Option<&'a SeriesStaging>,
+    /// How its samples are mixed.
+    mix: Option<Mix>,
     cores: Cores,
     /// The part of the batch that ops run over.
     pub span: Span,
@@ -104,6 +112,7 @@ impl<'a> Frame<'a> {
         placed: &'a Placed,
         arena: &'a Arena,
         staging: &'a Staging,
+        series: Option<&'a SeriesStaging>,
         cores: Cores,
     ) -> Frame<'a> {
         Frame {
@@ -111,6 +120,8 @@ impl<'a> Frame<'a> {
             placed,
             arena,
             staging,
+            series,
+            mix: None,
             cores,
             span: staging.all(),
             first_micro: true,
@@ -210,8 +221,12 @@ impl<'a> Frame<'a> {
 
     fn rows(&self, side: Side) -> Rows<'a> {
         match (side, &self.beam, &self.prompts) {
-            (Side::Beam, Some(beam), _) => Rows { sample: beam.map, position: beam.map },
-            (Side::Source, _, Some(prompts)) => Rows { sample: prompts.sample, position: prompts.position },
+            (Side::Steps(steps), ..) => {
+                let windows = self.windows();
+                Rows::Even { first: windows.first(), samples: windows.samples(), steps }
+            }
+            (Side::Beam, Some(beam), _) => Rows::Listed { sample: beam.map, position: beam.map },
+            (Side::Source, _, Some(prompts)) => Rows::Listed { sample: prompts.sample, position: prompts.position },
             (Side::Source, ..) => self.staging.source_map(&self.span),
             _ => self.staging.target_map(&self.span),
         }
@@ -249,6 +264,10 @@ impl<'a> Frame<'a> {
                 sample: prompts.starts,
                 offset: prompts.starts,
             };
+        }
+        if let (Side::Steps(_), Some(windows)) = (queries, self.series) {
+            let [starts, sample, offset] = windows.documents();
+            return Samples { queries: starts, keys: starts, sample, offset };
         }
         let starts = |side| match side {
             Side::Source => self.staging.source_starts(&self.span),
@@ -552,6 +571,7 @@ impl<'a> Frame<'a> {
                 loss_forward(cores, head, labels, self.get(*hidden), losses, self.get_mut(*logits), self.workspace());
                 self.loss_sum += losses[..labels.len()].iter().map(|l| f64::from(*l)).sum::<f64>();
             }
+            Op::Series(op) => self.execute_series(op),
             Op::Zero { tensor, write } => {
                 if self.write(*write) == Write::Set {
                     self.get_mut(*tensor).fill(0.0);

@@ -121,6 +121,7 @@ impl<'a> Area<'a> {
             let (before, last) = match spec {
                 ModelSpec::T5(spec) => (&prompt[..], spec.start_id),
                 ModelSpec::Decoder(_) => (&prompt[..prompt.len() - 1], prompt[prompt.len() - 1]),
+                ModelSpec::Series(_) => unreachable!("series are not generated"),
             };
             for (position, token) in before.iter().enumerate() {
                 self.tokens[row] = *token;
@@ -265,6 +266,7 @@ impl Engine {
         let ends = match spec {
             ModelSpec::T5(spec) => vec![spec.eos_id],
             ModelSpec::Decoder(spec) => spec.eos_ids.clone(),
+            ModelSpec::Series(_) => Vec::new(),
         };
         let (rules, vocab) = (Rules::new(options, ends), spec.vocab());
         let most = prompts * width;

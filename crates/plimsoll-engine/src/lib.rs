@@ -17,6 +17,7 @@ mod optimize;
 mod philox;
 mod pool;
 mod rates;
+mod series_staging;
 pub mod simd;
 mod snapshot;
 mod staging;

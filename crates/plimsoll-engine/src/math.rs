@@ -67,6 +67,45 @@ pub fn silu_with_slope(x: f32) -> (f32, f32) {
     (x * sigmoid, sigmoid * (1.0 + x * (1.0 - sigmoid)))
 }
 
+/// `1 / (1 + e^-x)`.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// The normal distribution's share above `x >= 0`, divided by `e^(-x^2 / 2)`: a polynomial in `1 / (1 + 0.3 x)` without a
+/// constant term, fitted to the least largest relative error (1.2e-7) over 0 .. 13, behind which `e^(-x^2 / 2)` is nothing.
+#[inline(always)]
+fn upper_share(x: f32) -> f32 {
+    let t = 1.0 / x.mul_add(0.3, 1.0);
+    let mut p = 0.036_093_217f32;
+    p = p.mul_add(t, -0.158_952_47);
+    p = p.mul_add(t, 0.209_379_34);
+    p = p.mul_add(t, -0.056_480_813);
+    p = p.mul_add(t, 0.130_048_97);
+    p = p.mul_add(t, 0.099_460_11);
+    p = p.mul_add(t, 0.120_827_1);
+    p = p.mul_add(t, 0.119_624_49);
+    p * t
+}
+
+/// The exact GELU (`torch.nn.GELU`): `x` times the normal distribution's share below it.
+#[inline(always)]
+pub fn gelu_erf(x: f32) -> f32 {
+    let above = upper_share(x.abs()) * exp(-0.5 * x * x);
+    x * if x > 0.0 { 1.0 - above } else { above }
+}
+
+/// `gelu_erf(x)` and its derivative.
+#[inline(always)]
+pub fn gelu_erf_with_slope(x: f32) -> (f32, f32) {
+    const ROOT: f32 = 0.398_942_3; // 1 / sqrt(2 pi)
+    let e = exp(-0.5 * x * x);
+    let above = upper_share(x.abs()) * e;
+    let below = if x > 0.0 { 1.0 - above } else { above };
+    (x * below, below + x * e * ROOT)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +152,31 @@ mod tests {
             let slope = (at(wide + step) - at(wide - step)) / (2.0 * step);
             assert!((f64::from(gelu_with_slope(x).1) - slope).abs() < 5e-6, "{x}");
         }
+    }
+
+    /// erf by its series, in f64.
+    fn erf(x: f64) -> f64 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..200 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        sum * 2.0 / std::f64::consts::PI.sqrt()
+    }
+
+    #[test]
+    fn exact_gelu_agrees_with_double_precision() {
+        for i in -40_000..=40_000 {
+            let x = i as f32 * 1e-4;
+            let wide = f64::from(x);
+            let below = 0.5 * (1.0 + erf(wide / 2f64.sqrt()));
+            let slope = below + wide * (-0.5 * wide * wide).exp() / (2.0 * std::f64::consts::PI).sqrt();
+            assert!((f64::from(gelu_erf(x)) - wide * below).abs() < 4e-7 * (1.0 + wide.abs()), "{x}");
+            let (value, got) = gelu_erf_with_slope(x);
+            assert_eq!(value, gelu_erf(x));
+            assert!((f64::from(got) - slope).abs() < 8e-7, "{x}: {got}, exactly {slope}");
+        }
+        assert_eq!(gelu_erf(20.0), 20.0);
+        assert!(gelu_erf(-20.0).abs() < 1e-30 && gelu_erf(f32::NAN).is_nan());
     }
 }

@@ -72,6 +72,7 @@ fn choices(micro_batch: usize) -> Choices {
         loader_threads: 1,
         lean: false,
         keep_norms: false,
+        lstm_every: 0,
     }
 }
 

@@ -111,6 +111,7 @@ impl Staging {
         let (source, target) = match spec {
             ModelSpec::T5(_) => (self.lay_out_source(|_| 1)?, self.lay_out_target()?),
             ModelSpec::Decoder(_) => self.lay_out_decoder()?,
+            ModelSpec::Series(_) => unreachable!("series have a staging area of their own"),
         };
         let vocab = spec.vocab();
         let check = |ids: &[u32], ignored: bool| match ids
@@ -291,7 +292,7 @@ impl Staging {
 
     /// The rows of the source side.
     pub(crate) fn source_map(&self, span: &Span) -> Rows<'_> {
-        Rows {
+        Rows::Listed {
             sample: &self.get(Part::SourceSample)[span.source.clone()],
             position: &self.get(Part::SourcePosition)[span.source.clone()],
         }
@@ -299,7 +300,7 @@ impl Staging {
 
     /// The rows of the target side.
     pub(crate) fn target_map(&self, span: &Span) -> Rows<'_> {
-        Rows {
+        Rows::Listed {
             sample: &self.get(Part::TargetSample)[span.target.clone()],
             position: &self.get(Part::TargetPosition)[span.target.clone()],
         }

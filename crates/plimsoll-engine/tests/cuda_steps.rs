@@ -102,6 +102,7 @@ fn samples(spec: &ModelSpec, seed: u64) -> Vec<Samples> {
         ModelSpec::T5(spec) => {
             random::batches(spec, 2, ROWS, (MOST, MOST), true, seed).into_iter().map(Samples::Pairs).collect()
         }
+        ModelSpec::Series(_) => unreachable!("series are no texts"),
         ModelSpec::Decoder(_) => {
             (0..2).map(|at| Samples::Texts(ragged(&mut Stream(seed + at), spec.vocab(), ROWS, MOST))).collect()
         }
@@ -112,7 +113,7 @@ fn targets(spec: &ModelSpec) -> Vec<&'static str> {
     match spec {
         ModelSpec::T5(_) => vec!["q", "v", "wo"],
         ModelSpec::Decoder(d) if d.windows.is_empty() && d.qkv_bias && d.mlp_bias && !d.tied => vec!["c_attn"],
-        ModelSpec::Decoder(_) => vec!["q_proj", "v_proj", "down_proj", "c_attn", "c_proj"],
+        ModelSpec::Decoder(_) | ModelSpec::Series(_) => vec!["q_proj", "v_proj", "down_proj", "c_attn", "c_proj"],
     }
 }
 

@@ -99,7 +99,7 @@ const WIDTH: usize = 100;
 fn deviations(place: impl Fn(Cores, Rows, Option<&Dropper>) -> Vec<f32> + Send + Sync) -> Vec<f64> {
     const SEEDS: u64 = 2000;
     let (sample, position): (Vec<u32>, Vec<u32>) = (0..ROWS as u32).map(|r| (r / 5, r % 5)).unzip();
-    let rows = Rows { sample: &sample, position: &position };
+    let rows = Rows::Listed { sample: &sample, position: &position };
     let cores = Cores { simd: plimsoll_engine::simd::detect(), threads: 1 };
     let run = || {
         let whole = place(cores, rows, None);

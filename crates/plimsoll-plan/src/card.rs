@@ -242,6 +242,7 @@ fn frames(job: &Job, pins: &Pins, loader_threads: usize) -> Vec<Choices> {
                         loader_threads,
                         lean: *lean,
                         keep_norms: *keep_norms,
+                        lstm_every: 0,
                     }));
                 }
             }

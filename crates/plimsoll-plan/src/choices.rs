@@ -30,6 +30,9 @@ pub struct Choices {
     /// On a card, of a decoder: outputs of norms stay for the backward pass, instead of being written again from what they are of.
     #[serde(default)]
     pub keep_norms: bool,
+    /// Of an LSTM: so many steps apart its cells are kept, and the gates between them are computed again; 0: gates are kept.
+    #[serde(default)]
+    pub lstm_every: usize,
 }
 
 /// What a block keeps for its backward pass.
@@ -61,6 +64,22 @@ impl Keep {
 pub(crate) const KEEPS: [Keep; 3] = [Keep::All, Keep::NoAttention, Keep::Input];
 
 impl Choices {
+    /// Everything kept, gradients too, so many samples at a time.
+    pub fn plain(micro_batch: usize) -> Choices {
+        Choices {
+            micro_batch,
+            recompute: 0,
+            recompute_attention: 0,
+            recompute_feed_forward: 0,
+            loss_chunk: micro_batch,
+            optimizer_in_backward: false,
+            loader_threads: 1,
+            lean: false,
+            keep_norms: false,
+            lstm_every: 0,
+        }
+    }
+
     /// The same choices on rung `level` of the ladder of recompute over all `blocks`: first attention alone is computed again,
     /// block by block, then whole blocks are.
     pub(crate) fn on_rung(self, level: usize, blocks: usize) -> Choices {

@@ -45,6 +45,8 @@ pub struct Pins {
     pub lean: Option<bool>,
     /// Outputs of norms stay for the backward pass, on a card.
     pub keep_norms: Option<bool>,
+    /// How many steps apart an LSTM keeps its cells; 0: it keeps its gates.
+    pub lstm_every: Option<usize>,
 }
 
 /// What a plan is made from, besides the job.
@@ -276,7 +278,7 @@ fn describe(search: &Search, found: &Found, seconds_per_update: f64, disk: Footp
         simd: job.simd,
         source_len: job.source_len,
         target_len: job.target_len,
-        one_side: job.spec.decoder().is_some(),
+        one_side: job.spec.t5().is_none(),
         ram,
         smallest: Bytes::ZERO,
         vram: Footprint::default(),

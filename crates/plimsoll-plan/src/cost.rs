@@ -5,6 +5,7 @@
 //! are the sum over the units. `plimsoll-engine/src/rates.rs` measures the rates with the engine's own kernels.
 
 mod fit;
+mod series;
 
 use std::ops::{Add, AddAssign, Mul, Sub};
 
@@ -397,6 +398,7 @@ impl Scale<'_> {
                 let words = |id: &Id| self.store.tensors.get(id.0 as usize).map_or(0, |t| t.words);
                 Work::call().moved(gradients.iter().map(|id| words(id) * 4).sum::<usize>())
             }
+            Op::Series(op) => self.series(op),
             Op::BiasExpand { .. } | Op::BiasCollect { .. } | Op::RopeTable { .. } | Op::Zero { .. } => Work::call(),
             Op::Part { .. }
             | Op::Clip

@@ -47,6 +47,14 @@ fn batches(job: &Job, choices: &Choices) -> String {
 }
 
 fn recompute(choices: &Choices, blocks: usize) -> String {
+    let of_blocks = recompute_blocks(choices, blocks);
+    match choices.lstm_every {
+        0 => of_blocks,
+        every => format!("{of_blocks}; gates of the LSTM computed again, {every} steps at a time"),
+    }
+}
+
+fn recompute_blocks(choices: &Choices, blocks: usize) -> String {
     match (choices.recompute, choices.recompute_attention) {
         (0, 0) => "nothing computed again".into(),
         (all, 0) => format!("recompute {all} of {blocks} blocks"),
@@ -109,6 +117,8 @@ pub(crate) fn cuts(search: &Search, fastest: Sized, chosen: Sized) -> Vec<Cut> {
     step.recompute = step.recompute.min(target.recompute);
     turn(recompute(&step, blocks), step);
     (step.recompute, step.recompute_attention) = (target.recompute, target.recompute_attention);
+    turn(recompute(&step, blocks), step);
+    step.lstm_every = target.lstm_every;
     turn(recompute(&step, blocks), step);
     step.loader_threads = target.loader_threads;
     turn(loaders(&step), step);

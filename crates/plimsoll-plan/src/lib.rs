@@ -2,7 +2,7 @@
 //!
 //! Invariant: pure. No files, no clock, no threads, no GPU; "too big" is a value, not an error.
 //!
-//! Read in this order: `spec` (the model), `op` and `tape` (the program's words), `layer`, `t5` and `decoder` (a model as a tape), `place`
+//! Read in this order: `spec` (the model), `op` and `tape` (the program's words), `layer`, `t5`, `decoder` and `series` (a model as a tape), `place`
 //! (addresses), `program` (all tapes of a run), `snapshot` (a copy for saves), `cost`, `footprint`, `search` and `choose`
 //! (the decision).
 
@@ -27,6 +27,7 @@ pub mod program;
 mod remedy;
 mod rung;
 mod search;
+mod series;
 pub mod series_batch;
 mod shelf;
 pub mod snapshot;

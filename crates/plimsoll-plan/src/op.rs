@@ -2,10 +2,14 @@
 //!
 //! Letters: R rows (real tokens of one side), D model width, F feed-forward width, I width of all heads, V vocabulary.
 
+mod series;
+
 use crate::place::aligned;
 use crate::spec::RopeSpec;
 use crate::tape::{Id, Store};
 use crate::tiles::{Tiles, matmul_workspace};
+
+pub use series::{Answer, BatchNormed, ConvShape, LstmShape, LstmWeights, PoolShape, Running, SeriesOp};
 
 /// Which rows an op runs over; how many there are is known when a batch arrives, the most is in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +20,8 @@ pub enum Side {
     Target,
     /// One row per hypothesis (generation).
     Beam,
+    /// So many rows of each sample (series).
+    Steps(usize),
 }
 
 /// A place where dropout happens, and how much. The number is part of the generator's key, so it is the same in a
@@ -314,6 +320,8 @@ pub enum Op {
     CrossStep { shape: AttentionShape, q: Cols, kv: Cols, out: Id },
     /// `out[R, V] = scale * hidden weight^T`.
     Logits { hidden: Id, weight: Id, out: Id, width: usize, vocab: usize, scale: f32 },
+    /// An op over samples of equal length.
+    Series(SeriesOp),
 }
 
 /// The buckets of T5's position bias.
@@ -334,6 +342,8 @@ pub struct MaxRows {
     pub target: usize,
     /// Hypotheses.
     pub beam: usize,
+    /// Samples.
+    pub samples: usize,
 }
 
 impl MaxRows {
@@ -343,6 +353,7 @@ impl MaxRows {
             Side::Source => self.source,
             Side::Target => self.target,
             Side::Beam => self.beam,
+            Side::Steps(steps) => self.samples * steps,
         }
     }
 }
@@ -437,6 +448,7 @@ impl Op {
             Op::AttentionStep { q, cache, bias, .. } => all(&[q.id, *cache, *bias]),
             Op::DecodeStep { q, prompt, cache, .. } => all(&[q.id, prompt.id, *cache]),
             Op::CrossStep { q, kv, .. } => all(&[q.id, kv.id]),
+            Op::Series(op) => op.reads(f),
         }
     }
 
@@ -491,6 +503,7 @@ impl Op {
                 all(state);
             }
             Op::CacheAppend { cache, .. } => all(&[*cache]),
+            Op::Series(op) => op.writes(f),
             Op::GradientNorm { .. } | Op::Hold { .. } | Op::Part { .. } | Op::Clip => {}
         }
     }
@@ -550,7 +563,7 @@ impl Op {
                 | Op::Update { .. }
                 | Op::Hold { .. }
                 | Op::CacheAppend { .. }
-        )
+        ) || matches!(self, Op::Series(op) if op.is_deed())
     }
 
     /// Words of scratch that the op needs while it runs, on `threads` threads. The engine asserts the same formula.
@@ -583,6 +596,7 @@ impl Op {
                 // Row factors, column factors, and the column sums of each chunk.
                 aligned(shape.rows) + aligned(shape.cols) + REDUCE_CHUNKS * shape.cols
             }
+            Op::Series(op) => op.workspace(rows, tiles, threads),
             Op::Part { .. }
             | Op::Clip
             | Op::Embed { .. }

@@ -11,7 +11,7 @@ use crate::choices::{Choices, KEEPS, Keep};
 use crate::cost::{Scale, Work};
 use crate::op::Op;
 use crate::place::aligned;
-use crate::program::{Job, op_workspace, staging_words, store_places};
+use crate::program::{Job, op_workspace, staging_of, store_places};
 use crate::tape::Store;
 use crate::uniform::{Uniform, Way, stage_blocks};
 
@@ -109,7 +109,7 @@ impl Outline {
         let space = |op: &Op| op_workspace(op, job, store, &scale.rows);
         let workspace = ops.ops.iter().filter(|op| !is_loss(op)).map(space).max().unwrap_or(0).max(way.workspace);
         Outline {
-            held: store_places(store).1 + staging_words(&job.shape(job.staged(choices)), None),
+            held: store_places(store).1 + staging_of(&job.spec, &job.shape(job.staged(choices)), None),
             workspace,
             ways: stages,
             blocks: stage_blocks(&job.spec, way.in_backward && job.clip),

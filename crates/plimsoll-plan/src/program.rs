@@ -102,9 +102,21 @@ impl Job {
         }
     }
 
+    /// Training of a model of series in f32, without clipping and evaluation.
+    pub fn of_series(
+        spec: crate::spec::SeriesSpec,
+        effective_batch: usize,
+        optimizer: OptimizerSpec,
+        cores: (usize, Simd),
+    ) -> Job {
+        let window = spec.window;
+        Job::new(spec, (window, 1), effective_batch, optimizer, cores)
+    }
+
     /// The optimizer may run inside the backward pass: all micro-batches of an update are on one tape then.
     pub fn may_update_in_backward(&self, micro_batch: usize) -> bool {
-        self.effective_batch / micro_batch.max(1) <= MOST_PARTS
+        // Gradients of series are as small as the model: nothing would be won.
+        self.spec.series().is_none() && self.effective_batch / micro_batch.max(1) <= MOST_PARTS
     }
 
     /// A batch of so many samples.
@@ -260,6 +272,14 @@ pub fn staging_words(shape: &BatchShape, generate: Option<&GenerateShape>) -> us
     batch.max(generation)
 }
 
+/// Words of the staging area of a model.
+pub fn staging_of(spec: &ModelSpec, shape: &BatchShape, generate: Option<&GenerateShape>) -> usize {
+    match spec {
+        ModelSpec::Series(spec) => spec.batch(shape.samples).words(),
+        ModelSpec::T5(_) | ModelSpec::Decoder(_) => staging_words(shape, generate),
+    }
+}
+
 /// Offsets of the persistent tensors, and their total.
 pub(crate) fn store_places(store: &Store) -> (Vec<usize>, usize) {
     let mut at = 0;
@@ -276,7 +296,12 @@ pub(crate) fn store_places(store: &Store) -> (Vec<usize>, usize) {
 }
 
 pub(crate) fn rows_of(shape: &BatchShape) -> MaxRows {
-    MaxRows { source: shape.samples * shape.source_len, target: shape.samples * shape.target_len, beam: 0 }
+    MaxRows {
+        source: shape.samples * shape.source_len,
+        target: shape.samples * shape.target_len,
+        beam: 0,
+        samples: shape.samples,
+    }
 }
 
 fn workspace(tape: &Tape, store: &Store, rows: &MaxRows, simd: Simd, threads: usize) -> usize {
@@ -323,7 +348,12 @@ pub(crate) fn store_of(job: &Job, optimizer_in_backward: bool) -> Store {
 }
 
 fn generation_rows(shape: &GenerateShape) -> MaxRows {
-    MaxRows { source: shape.prompts * shape.source_len, target: 0, beam: shape.prompts * shape.beams }
+    MaxRows {
+        source: shape.prompts * shape.source_len,
+        target: 0,
+        beam: shape.prompts * shape.beams,
+        samples: shape.prompts,
+    }
 }
 
 /// Places every tape of a job.
@@ -361,7 +391,7 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
     work = work.max(other_forms_workspace(&store));
     let (store_offsets, store_words) = store_places(&store);
     let (staging, tables) = match job.device {
-        Device::Cpu => (staging_words(&shape, generation.as_ref().map(|g| &g.shape)), 0),
+        Device::Cpu => (staging_of(&job.spec, &shape, generation.as_ref().map(|g| &g.shape)), 0),
         Device::Cuda(_) => {
             let tapes = [Some(&micro), update.as_ref(), eval.as_ref()];
             let of_tapes = tapes.into_iter().flatten().map(|placed| table_words(&placed.tape)).sum::<usize>();
@@ -464,7 +494,7 @@ pub fn compile_inference(job: &InferenceJob) -> Program {
         store: store_words,
         transient: aligned(transient),
         workspace: work,
-        staging: staging_words(&staged, generate.as_ref()),
+        staging: staging_of(spec, &staged, generate.as_ref()),
         tables: 0,
     };
     Program {
@@ -498,7 +528,7 @@ impl Program {
         let (rows, (store_offsets, store_words)) = (rows_of(&shape), store_places(&store));
         let places = place(&tape);
         let (workspace, staging, tables) = match device {
-            Device::Cpu => (workspace(&tape, &store, &rows, simd, threads), staging_words(&shape, None), 0),
+            Device::Cpu => (workspace(&tape, &store, &rows, simd, threads), staging_of(&spec, &shape, None), 0),
             Device::Cuda(form) => {
                 let tables = MAP_WORDS + table_words(&tape);
                 (scratch(&tape, &store, &rows, &form, optimizer), staged_words(&shape, shape.samples), tables)

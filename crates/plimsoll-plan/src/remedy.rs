@@ -56,9 +56,21 @@ pub(crate) fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
     if job.eval.is_some() {
         offer("no evaluation during the run".into(), &Job { eval: None, ..job.clone() }, terms);
     }
+    if job.spec.series().is_some() {
+        smaller_batches(job).for_each(|(change, job)| {
+            offer(change, &job, terms);
+        });
+        return list;
+    }
     // The longest that fit.
     let _ = shorter(job).any(|(change, job)| offer(change, &job, terms));
     list
+}
+
+/// Half of the samples an update, then half of those.
+fn smaller_batches(job: &Job) -> impl Iterator<Item = (String, Job)> {
+    let halves = std::iter::successors(Some(job.effective_batch), |n| (*n > 1).then_some(n / 2)).skip(1).take(3);
+    halves.map(|n| (format!("effective batch {n} (another result)"), Job { effective_batch: n, ..job.clone() }))
 }
 
 /// The budgets of RAM and disk that the plan misses, in words and as terms.
@@ -104,7 +116,7 @@ pub(crate) fn shorter(job: &Job) -> impl Iterator<Item = (String, Job)> {
     std::iter::successors(Some((job.source_len, job.target_len)), halved).skip(1).map(|(source_len, target_len)| {
         let lengths = match job.spec {
             ModelSpec::T5(_) => format!("source {source_len}, target {target_len}"),
-            ModelSpec::Decoder(_) => format!("tokens {source_len}"),
+            ModelSpec::Decoder(_) | ModelSpec::Series(_) => format!("tokens {source_len}"),
         };
         (format!("max_len {lengths} (another result)"), Job { source_len, target_len, ..job.clone() })
     })

@@ -4,6 +4,8 @@
 //! A candidate's size is a lower bound until it is placed; the placement has the last word. Only those are placed that
 //! the decision rests on: the fastest that fits, the smallest near it, the smallest of all.
 
+mod series;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -135,12 +137,18 @@ impl<'a> Search<'a> {
 
     /// Work of one update.
     pub fn work(&self, choices: &Choices) -> Work {
+        if self.series().is_some() {
+            return self.series_work(choices);
+        }
         let outline = self.outline(choices);
         outline.work(&outline.judge(choices), &self.scale(choices), choices.loss_chunk)
     }
 
     /// One candidate by itself.
     pub fn judge(&self, choices: Choices) -> Candidate {
+        if self.series().is_some() {
+            return self.series_candidate(choices);
+        }
         let outline = self.outline(&choices);
         let judged = outline.judge(&choices);
         self.weigh(&outline, &judged, choices)
@@ -228,6 +236,9 @@ impl<'a> Search<'a> {
     /// Every candidate that the pins leave.
     pub fn candidates(&self) -> &[Candidate] {
         self.candidates.get_or_init(|| {
+            if let Some(spec) = self.series() {
+                return self.series_candidates(spec);
+            }
             let mut list = Vec::new();
             for micro_batch in self.micro_batches() {
                 let rows = micro_batch * self.job.target_len;
@@ -247,6 +258,7 @@ impl<'a> Search<'a> {
                         loader_threads: 1,
                         lean: false,
                         keep_norms: false,
+                        lstm_every: 0,
                     };
                     let outline = self.outline(&frame);
                     for rung in self.rungs(frame) {

@@ -1,7 +1,8 @@
-//! The shape of one micro-batch of windows over series, and the slot that the loader fills for the engine.
+//! The shape of one micro-batch of series, and the slot that the loader fills for the engine.
 //!
-//! All windows of a run have as many steps and features, so nothing is packed: a slot is a plain array. Invariant: pure, as all of this
-//! crate; who reads the series and who computes on them agree on this file alone.
+//! Samples are windows of equal length: no lengths, no padding, no tokens.
+
+use crate::place::aligned;
 
 /// The largest micro-batch of a run over series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -12,8 +13,25 @@ pub struct SeriesShape {
     pub window: usize,
     /// Numbers of a step.
     pub features: usize,
-    /// Numbers to be foretold of a sample, beside its class.
+    /// Numbers that are to be foretold of each sample.
     pub values: usize,
+}
+
+/// Arrays of the staging area: inputs, classes, values; first row, index in the effective batch and offset (zero) of each
+/// sample, for attention.
+pub const SERIES_ARRAYS: usize = 6;
+
+impl SeriesShape {
+    /// Words of each array of the staging area, in order.
+    pub fn arrays(&self) -> [usize; SERIES_ARRAYS] {
+        let SeriesShape { samples, window, features, values } = *self;
+        [samples * window * features, samples, samples * values, samples + 1, samples + 1, samples + 1]
+    }
+
+    /// Words of the staging area.
+    pub fn words(&self) -> usize {
+        self.arrays().iter().map(|words| aligned(*words)).sum()
+    }
 }
 
 /// One micro-batch of windows, lent to the loader to fill.

@@ -57,7 +57,7 @@ impl SnapshotLayout {
             places[id] = words;
             words += len;
         }
-        let params = store.params.iter().map(|place| match place.trained {
+        let params = store.params.iter().map(|place| match place.changes() {
             true => {
                 let width = if store.dtype(place.weight) == Dtype::F32 { 4 } else { 2 };
                 let start = places[place.weight.0 as usize] * 4 + place.offset * width;
@@ -74,7 +74,7 @@ impl SnapshotLayout {
 }
 
 fn is_saved(tensor: &Tensor) -> bool {
-    matches!(tensor.role, Role::Weight | Role::Optimizer)
+    matches!(tensor.role, Role::Weight | Role::Running | Role::Optimizer)
 }
 
 /// Words of a tensor in the copy, where a weight in two halves is whole.

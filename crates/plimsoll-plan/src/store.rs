@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::dtype::Dtype;
-use crate::spec::{ModelSpec, Param};
+use crate::spec::{ModelSpec, Param, is_running};
 use crate::tape::{Id, ParamPlace, Role, Store};
 use crate::train::{OptimizerSpec, eight_bit_words};
 use crate::trained::{Storage, Stored, TrainSpec, stored};
@@ -97,7 +97,11 @@ pub fn store(
                 (*id, elements[at] - n)
             }
             _ => {
-                let role = if trained { Role::Weight } else { Role::Frozen };
+                let role = match trained {
+                    true => Role::Weight,
+                    false if is_running(&param.name) => Role::Running,
+                    false => Role::Frozen,
+                };
                 let id = store.add(name.clone().unwrap_or_else(|| param.name.clone()), dtype.words(n), role);
                 store.tensors[id.0 as usize].dtype = dtype;
                 elements.push(n);
@@ -105,13 +109,15 @@ pub fn store(
             }
         };
         last = name.map(|name| (name, weight));
-        store.params.push(ParamPlace { param, weight, offset, trained, adapter, state: Vec::new() });
+        let running = is_running(&param.name);
+        store.params.push(ParamPlace { param, weight, offset, trained, adapter, running, state: Vec::new() });
     }
     let weights = store.tensors.len();
     store.gradients = vec![None; weights];
     store.elements = elements;
     if keep_gradients {
-        for weight in (0..weights).filter(|w| store.tensors[*w].role == Role::Weight).collect::<Vec<_>>() {
+        let changes = |w: &usize| matches!(store.tensors[*w].role, Role::Weight | Role::Running);
+        for weight in (0..weights).filter(changes).collect::<Vec<_>>() {
             let name = format!("{}.grad", store.tensors[weight].name);
             let words = store.elements[weight];
             store.gradients[weight] = Some(store.add(name, words, Role::Gradient));

@@ -26,6 +26,8 @@ pub enum Role {
     Optimizer,
     /// Copies of trained parameters in the form that products read.
     Copy,
+    /// Running statistics: saved with the weights, never trained.
+    Running,
     /// Kept from the forward to the backward pass, or passed between ops.
     Activation,
 }
@@ -56,8 +58,17 @@ pub struct ParamPlace {
     pub trained: bool,
     /// It is a factor of LoRA.
     pub adapter: bool,
+    /// It is a running statistic: what it will be lies where others have their gradient.
+    pub running: bool,
     /// Optimizer state tensors of this parameter, in the optimizer's own order.
     pub state: Vec<Id>,
+}
+
+impl ParamPlace {
+    /// Whether a run changes it: what checkpoints hold.
+    pub fn changes(&self) -> bool {
+        self.trained || self.running
+    }
 }
 
 /// Everything that outlives a step.

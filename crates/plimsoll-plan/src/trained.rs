@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
-use crate::spec::{DecoderFamily, Init, ModelSpec, Param};
+use crate::spec::{DecoderFamily, Init, ModelSpec, Param, is_running};
 
 /// What is trained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub fn default_targets(spec: &ModelSpec) -> Vec<String> {
     let names: &[&str] = match spec {
         ModelSpec::T5(_) => &["q", "v"],
         ModelSpec::Decoder(d) if d.family == DecoderFamily::Gpt2 => &["c_attn"],
-        ModelSpec::Decoder(_) => &["q_proj", "v_proj"],
+        ModelSpec::Decoder(_) | ModelSpec::Series(_) => &["q_proj", "v_proj"],
     };
     names.iter().map(|name| name.to_string()).collect()
 }
@@ -101,8 +101,11 @@ pub fn stored(spec: &ModelSpec, train: &TrainSpec, storage: &Storage) -> Vec<Sto
         .params()
         .into_iter()
         .map(|param| {
-            let trained = !frozen(&param.name);
+            let unused = spec.series().is_some_and(|spec| spec.is_unused(&param.name));
+            let trained = !frozen(&param.name) && !is_running(&param.name) && !unused;
             let dtype = match param.shape.len() {
+                // Models of series are small, and their kernels read plain numbers.
+                _ if spec.series().is_some() => Dtype::F32,
                 1 => Dtype::F32,
                 _ if is_small(&param.name) => Dtype::F32,
                 _ if trained => storage.trained,

@@ -69,6 +69,7 @@ impl Uniform {
             loader_threads: 1,
             lean: false,
             keep_norms: false,
+            lstm_every: 0,
         };
         let shape = job.shape(SAMPLES);
         let (clip, marked, by_block) = (job.clip, true, false);
@@ -158,6 +159,7 @@ pub(crate) fn stage_blocks(spec: &ModelSpec, two_sweeps: bool) -> Vec<Option<usi
                     stages.extend((sweep == 0).then_some(None));
                 }
             }
+            ModelSpec::Series(_) => unreachable!("series have no outlines: their few candidates are placed"),
         }
     }
     stages

@@ -156,6 +156,7 @@ fn pins_are_kept() {
         loader_threads: 3,
         lean: false,
         keep_norms: false,
+        lstm_every: 0,
     };
     assert_eq!(plan.choices, expected);
 }
@@ -219,6 +220,7 @@ fn disk_is_counted_as_it_is_written() {
         loader_threads: 1,
         lean: false,
         keep_norms: false,
+        lstm_every: 0,
     };
     let part = |spec: T5Spec, facts: DiskFacts, name: &str| {
         let program = compile(&job(spec, 1, 8, OptimizerSpec::adafactor(1e-3)), &choices);
@@ -332,6 +334,7 @@ proptest! {
             optimizer_in_backward: in_backward, loader_threads: 1,
             lean: false,
             keep_norms: false,
+            lstm_every: 0,
         };
         check_overlap(&compile(&job, &choices));
     }

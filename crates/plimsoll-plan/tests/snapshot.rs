@@ -26,6 +26,7 @@ const NONE: Pins = Pins {
     threads: None,
     lean: None,
     keep_norms: None,
+    lstm_every: None,
 };
 
 fn job() -> Job {
@@ -128,6 +129,7 @@ fn the_smallest_plan_keeps_the_users_pins_and_gives_up_what_an_earlier_plan_chos
         threads: Some(2),
         lean: None,
         keep_norms: None,
+        lstm_every: None,
     };
     let on = choose(&job(), &Terms { held: Some(held), ..terms(Bytes::gib(16), NONE) }).plan;
     assert_eq!((on.choices, on.snapshot, on.smallest), (c, true, free.smallest));

@@ -420,6 +420,7 @@ fn pins(settings: &Settings, spec: &ModelSpec) -> Result<Pins, Fail> {
         threads: settings.says("train.threads").then_some(settings.threads),
         lean: None,
         keep_norms: None,
+        lstm_every: None,
     })
 }
 

@@ -22,7 +22,7 @@ leveled! {
             let row = first + i;
             let g = &g[row * width..(row + 1) * width];
             for (block, (out, g)) in out.chunks_mut(BLOCK).zip(g.chunks(BLOCK)).enumerate() {
-                let factors = dropper.block(rows.sample[row], u64::from(rows.position[row]), width, block);
+                let factors = dropper.block(rows.sample(row), rows.position(row), width, block);
                 out.iter_mut().zip(g).zip(&factors).for_each(|((o, g), f)| *o = g * f);
             }
         }

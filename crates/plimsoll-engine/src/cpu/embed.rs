@@ -104,7 +104,7 @@ leveled! {
             match drop {
                 None => into.iter_mut().zip(g).for_each(|(t, g)| *t += g),
                 Some(dropper) => {
-                    let factors = dropper.block(rows.sample[row], u64::from(rows.position[row]), width, block);
+                    let factors = dropper.block(rows.sample(row), rows.position(row), width, block);
                     into.iter_mut().zip(g).zip(&factors).for_each(|((t, g), f)| *t += g * f);
                 }
             }

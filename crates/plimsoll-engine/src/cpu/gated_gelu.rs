@@ -57,7 +57,7 @@ leveled! {
             for at in (0..width).step_by(BLOCK) {
                 let end = (at + BLOCK).min(width);
                 let factors = match drop {
-                    Some(dropper) => dropper.block(rows.sample[row], u64::from(rows.position[row]), width, at / BLOCK),
+                    Some(dropper) => dropper.block(rows.sample(row), rows.position(row), width, at / BLOCK),
                     None => [1.0; BLOCK],
                 };
                 for c in at..end {

@@ -11,28 +11,38 @@ pub mod adafactor;
 pub mod adamw;
 pub mod adamw16bit;
 pub mod adamw8bit;
+pub mod additive_pool;
 pub mod attention;
 pub mod attention_backward;
+pub mod batch_norm;
 pub mod bias;
 pub mod cache;
 pub mod column_sum;
+pub mod conv;
 pub mod copy;
 pub mod drop;
 pub mod embed;
 pub mod gated_gelu;
 pub mod gated_silu;
 pub mod gelu;
+pub mod gelu_erf;
 pub mod gradient_norm;
 pub mod head_norm;
 pub mod layer_norm;
 pub mod lion;
 pub mod loss;
+pub mod lstm;
+pub mod lstm_backward;
 pub mod matmul;
 pub mod norm;
+pub mod norm_pool;
+pub mod positions;
 pub mod relu;
 pub mod residual;
 pub mod rope;
+pub mod series_loss;
 pub mod sgd;
+pub mod summary;
 pub mod weight;
 pub mod weights;
 
@@ -47,22 +57,63 @@ pub struct Cores {
 
 /// The rows of one side of a batch, and whose they are.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
-    /// Sample of each row, counted in the effective batch.
-    pub sample: &'a [u32],
-    /// Position of each row in its sample.
-    pub position: &'a [u32],
+pub enum Rows<'a> {
+    /// Listed one by one.
+    Listed {
+        /// Sample of each row, counted in the effective batch.
+        sample: &'a [u32],
+        /// Position of each row in its sample.
+        position: &'a [u32],
+    },
+    /// So many of each sample.
+    Even {
+        /// The first sample, counted in the effective batch.
+        first: u32,
+        /// Samples.
+        samples: usize,
+        /// Rows of each.
+        steps: usize,
+    },
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    /// Sample and position of each row, where they are listed.
+    pub fn listed(&self) -> (&'a [u32], &'a [u32]) {
+        match self {
+            Rows::Listed { sample, position } => (sample, position),
+            Rows::Even { .. } => (&[], &[]),
+        }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
-        self.sample.len()
+        match self {
+            Rows::Listed { sample, .. } => sample.len(),
+            Rows::Even { samples, steps, .. } => samples * steps,
+        }
     }
 
     /// No rows at all.
     pub fn is_empty(&self) -> bool {
-        self.sample.is_empty()
+        self.len() == 0
+    }
+
+    /// Sample of a row, counted in the effective batch.
+    #[inline(always)]
+    pub fn sample(&self, row: usize) -> u32 {
+        match self {
+            Rows::Listed { sample, .. } => sample[row],
+            Rows::Even { first, steps, .. } => first + (row / steps) as u32,
+        }
+    }
+
+    /// Position of a row in its sample.
+    #[inline(always)]
+    pub fn position(&self, row: usize) -> u64 {
+        match self {
+            Rows::Listed { position, .. } => u64::from(position[row]),
+            Rows::Even { steps, .. } => (row % steps) as u64,
+        }
     }
 }
 
@@ -70,7 +121,7 @@ impl Rows<'_> {
 #[inline(always)]
 fn apply(drop: Option<&Dropper>, rows: &Rows, row: usize, values: &mut [f32]) {
     if let Some(dropper) = drop {
-        dropper.apply(rows.sample[row], u64::from(rows.position[row]), values);
+        dropper.apply(rows.sample(row), rows.position(row), values);
     }
 }
 

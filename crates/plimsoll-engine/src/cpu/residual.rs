@@ -25,7 +25,7 @@ leveled! {
                 None => y.iter_mut().zip(x).for_each(|(y, x)| *y += x),
                 Some(dropper) => {
                     for (block, (y, x)) in y.chunks_mut(BLOCK).zip(x.chunks(BLOCK)).enumerate() {
-                        let factors = dropper.block(rows.sample[row], u64::from(rows.position[row]), width, block);
+                        let factors = dropper.block(rows.sample(row), rows.position(row), width, block);
                         y.iter_mut().zip(x).zip(&factors).for_each(|((y, x), f)| *y = x + *y * f);
                     }
                 }

@@ -529,6 +529,7 @@ impl Run<'_> {
             | Op::DecodeStep { .. }
             | Op::CrossStep { .. }
             | Op::Logits { .. } => return Err(CudaError::Unsupported { op: "generation" }),
+            Op::Series(op) => return Err(CudaError::Unsupported { op: op.name() }),
         }
         Ok(())
     }

@@ -187,13 +187,13 @@ impl Staged {
             put(Array::TargetStarts, targets, targets.first().copied().unwrap_or(0));
             put(Array::DocumentSample, sample, 0);
             put(Array::DocumentOffset, offset, 0);
-            put(Array::SourceSample, source_map.sample, 0);
-            put(Array::SourcePosition, source_map.position, 0);
+            put(Array::SourceSample, source_map.listed().0, 0);
+            put(Array::SourcePosition, source_map.listed().1, 0);
             put(Array::SourceAt, self.host.source_at(&span), 0);
             if is_pairs {
                 put(Array::Inputs, self.host.inputs(&span), 0);
-                put(Array::TargetSample, target_map.sample, 0);
-                put(Array::TargetPosition, target_map.position, 0);
+                put(Array::TargetSample, target_map.listed().0, 0);
+                put(Array::TargetPosition, target_map.listed().1, 0);
             }
         }
         Ok(())
@@ -240,6 +240,6 @@ impl Sent {
 pub(crate) fn of_side(rows: (usize, usize), side: Side) -> usize {
     match side {
         Side::Source => rows.0,
-        Side::Target | Side::Beam => rows.1,
+        Side::Target | Side::Beam | Side::Steps(_) => rows.1,
     }
 }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use plimsoll_plan::device::{CudaForm, captured_ops};
+use plimsoll_plan::op::Op;
 use plimsoll_plan::program::Program;
 
 use super::card::{Address, Card, DeviceArena};
@@ -53,10 +54,21 @@ const NOWHERE: Address = 1 << 40;
 /// A byte that repeated is 0.011 in f32 and bf16, and 1.06 in f16.
 const SOMETHING: u8 = 0x3c;
 
+/// Ops that run on the CPU only are refused before the card is looked at.
+fn refuse_series(program: &Program) -> Result<(), CudaError> {
+    let tapes = ALL.iter().filter_map(|which| tape_of(program, *which));
+    let found = tapes.flat_map(|placed| &placed.tape.ops).find_map(|op| match op {
+        Op::Series(op) => Some(op.name()),
+        _ => None,
+    });
+    found.map_or(Ok(()), |op| Err(CudaError::Unsupported { op }))
+}
+
 impl CudaEngine {
     /// Opens the card, rehearses the program, takes its memory, whole.
     pub fn start(program: Program, updates: Option<Updates>, options: &CudaOptions) -> Result<CudaEngine, EngineError> {
         let form = *program.device.cuda().ok_or(EngineError::NotPlanned { what: "a card" })?;
+        refuse_series(&program)?;
         let card = Card::open(options.index)?;
         let context = card.total() - card.free()?;
         let mut products = Products::open(options.tf32)?;

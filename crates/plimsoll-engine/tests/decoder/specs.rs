@@ -139,6 +139,7 @@ pub fn config(spec: &ModelSpec) -> Value {
     match spec {
         ModelSpec::T5(spec) => t5_config(spec),
         ModelSpec::Decoder(spec) => decoder_config(spec),
+        ModelSpec::Series(_) => unreachable!("series are no texts"),
     }
 }
 

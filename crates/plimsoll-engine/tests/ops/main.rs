@@ -135,7 +135,7 @@ impl Ragged {
     }
 
     fn rows(&self) -> Rows<'_> {
-        Rows { sample: &self.sample, position: &self.position }
+        Rows::Listed { sample: &self.sample, position: &self.position }
     }
 
     fn len(&self) -> usize {

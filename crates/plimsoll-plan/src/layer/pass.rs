@@ -50,7 +50,13 @@ impl<'a> Pass<'a> {
             Side::Source => self.shape.samples * self.shape.source_len,
             Side::Target => self.shape.samples * self.shape.target_len,
             Side::Beam => self.shape.samples,
+            Side::Steps(steps) => self.shape.samples * steps,
         }
+    }
+
+    /// Whether dropout is on.
+    pub fn trains(&self) -> bool {
+        self.train
     }
 
     /// Rank and scale of LoRA.

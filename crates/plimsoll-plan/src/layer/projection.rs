@@ -103,7 +103,7 @@ impl Pass<'_> {
     }
 
     /// `drop(x)` as a fresh tensor, or `x` itself where nothing is dropped.
-    pub(super) fn dropped(&mut self, side: Side, x: Id, width: usize, drop: Option<Place>) -> Id {
+    pub fn dropped(&mut self, side: Side, x: Id, width: usize, drop: Option<Place>) -> Id {
         let Some(drop) = drop else { return x };
         let out = self.activation("dropped", self.rows(side) * width);
         self.tape.push(Op::Drop { side, g: x, out, width, drop });

@@ -148,6 +148,7 @@ proptest! {
             loader_threads: 1,
             lean: false,
             keep_norms: false,
+            lstm_every: 0,
         };
         let store = store_of(&job, in_backward);
         let tape_job = job.tape_job(&store, &choices);
@@ -157,7 +158,7 @@ proptest! {
         let search = Search::new(&job, &terms, Pins::default());
         let outline = search.outline(&choices);
         let judged = outline.judge(&choices);
-        let logits = aligned(choices.loss_chunk * match job.spec { ModelSpec::T5(ref s) => s.vocab, ModelSpec::Decoder(ref s) => s.vocab });
+        let logits = aligned(choices.loss_chunk * job.spec.vocab());
         let most = live(&tape).into_iter().max().unwrap_or(0);
         prop_assert_eq!(judged.live.max(judged.live_at_loss + logits), most);
         let mut work = Work::default();
@@ -194,6 +195,7 @@ proptest! {
             loader_threads: 1,
             lean: false,
             keep_norms: false,
+            lstm_every: 0,
         };
         let choices = frame.on_rung(level.min(2 * job.spec.blocks()), job.spec.blocks());
         let terms = terms();

@@ -1,11 +1,16 @@
 //! What a model is: the numbers of its config and the list of its parameters, in Hugging Face's names and order.
 
 mod decoder;
+mod series;
 mod t5;
 
 use serde::{Deserialize, Serialize};
 
 pub use decoder::{DecoderFamily, DecoderSpec, Dropouts, Positions, RopeScaling, RopeSpec, decoder_params};
+pub use series::{
+    Activation, BATCH_MOMENTUM, ConvBlock, ConvNorm, HeadLayer, HeadSpec, InputLayout, LstmSpec, Mixup, POSITIONS,
+    SERIES_EPS, SeriesAttention, SeriesLoss, SeriesSpec, is_running, series_params,
+};
 pub use t5::{FeedForward, T5Spec, t5_params};
 
 /// How a freshly made parameter is drawn (Hugging Face's `_init_weights`).
@@ -47,6 +52,8 @@ pub enum ModelSpec {
     T5(T5Spec),
     /// Decoder alone.
     Decoder(DecoderSpec),
+    /// Convolutions and an LSTM, over series.
+    Series(SeriesSpec),
 }
 
 impl From<T5Spec> for ModelSpec {
@@ -61,12 +68,19 @@ impl From<DecoderSpec> for ModelSpec {
     }
 }
 
+impl From<SeriesSpec> for ModelSpec {
+    fn from(spec: SeriesSpec) -> ModelSpec {
+        ModelSpec::Series(spec)
+    }
+}
+
 impl ModelSpec {
-    /// Every parameter, in Hugging Face's names.
+    /// Every parameter, in Hugging Face's names; of series in those of PyTorch's modules.
     pub fn params(&self) -> Vec<Param> {
         match self {
             ModelSpec::T5(spec) => t5_params(spec),
             ModelSpec::Decoder(spec) => decoder_params(spec),
+            ModelSpec::Series(spec) => series_params(spec),
         }
     }
 
@@ -74,7 +88,7 @@ impl ModelSpec {
     pub fn decoder(&self) -> Option<&DecoderSpec> {
         match self {
             ModelSpec::Decoder(spec) => Some(spec),
-            ModelSpec::T5(_) => None,
+            ModelSpec::T5(_) | ModelSpec::Series(_) => None,
         }
     }
 
@@ -82,15 +96,24 @@ impl ModelSpec {
     pub fn t5(&self) -> Option<&T5Spec> {
         match self {
             ModelSpec::T5(spec) => Some(spec),
-            ModelSpec::Decoder(_) => None,
+            ModelSpec::Decoder(_) | ModelSpec::Series(_) => None,
         }
     }
 
-    /// Rows of the embedding table.
+    /// The spec of a model of series, where it is one.
+    pub fn series(&self) -> Option<&SeriesSpec> {
+        match self {
+            ModelSpec::Series(spec) => Some(spec),
+            ModelSpec::T5(_) | ModelSpec::Decoder(_) => None,
+        }
+    }
+
+    /// Rows of the embedding table; 0 where there is none.
     pub fn vocab(&self) -> usize {
         match self {
             ModelSpec::T5(spec) => spec.vocab,
             ModelSpec::Decoder(spec) => spec.vocab,
+            ModelSpec::Series(_) => 0,
         }
     }
 
@@ -99,14 +122,16 @@ impl ModelSpec {
         match self {
             ModelSpec::T5(spec) => spec.d_model,
             ModelSpec::Decoder(spec) => spec.d_model,
+            ModelSpec::Series(spec) => spec.width(),
         }
     }
 
-    /// Blocks of all stacks.
+    /// Blocks of all stacks; of series those of convolutions.
     pub fn blocks(&self) -> usize {
         match self {
             ModelSpec::T5(spec) => spec.encoder_layers + spec.decoder_layers,
             ModelSpec::Decoder(spec) => spec.layers,
+            ModelSpec::Series(spec) => spec.conv.len(),
         }
     }
 
@@ -115,6 +140,7 @@ impl ModelSpec {
         match self {
             ModelSpec::T5(spec) => spec.eos_id,
             ModelSpec::Decoder(spec) => spec.eos_ids.first().copied().unwrap_or(0),
+            ModelSpec::Series(_) => 0,
         }
     }
 
@@ -123,6 +149,7 @@ impl ModelSpec {
         match self {
             ModelSpec::T5(spec) => token == spec.eos_id,
             ModelSpec::Decoder(spec) => spec.eos_ids.contains(&token),
+            ModelSpec::Series(_) => false,
         }
     }
 
@@ -131,6 +158,7 @@ impl ModelSpec {
         match self {
             ModelSpec::T5(spec) => spec.pad_id,
             ModelSpec::Decoder(spec) => spec.pad_id.unwrap_or_else(|| self.eos_id()),
+            ModelSpec::Series(_) => 0,
         }
     }
 
@@ -141,6 +169,7 @@ impl ModelSpec {
             ModelSpec::Decoder(spec) => {
                 spec.dropout = Dropouts { embedding: rate, attention: rate, residual: rate };
             }
+            ModelSpec::Series(spec) => spec.set_dropout(rate),
         }
     }
 }

@@ -92,6 +92,10 @@ pub fn open_sources(
     let said = settings.kind.or_else(made_of);
     let (sources, kind) = match (said, spec) {
         (None, ModelSpec::T5(_)) => (open(Kind::Pairs).or_usage()?, Kind::Pairs),
+        (_, ModelSpec::Series(_)) => {
+            let fact = "the data are texts, and the model is one of series";
+            return Err(Fail::usage(fact).hint("a `cnn-lstm` reads windows of numbers"));
+        }
         (Some(Kind::Pairs), ModelSpec::Decoder(_)) => {
             let fact = "`data.kind` = `pairs` is for encoder-decoder models, and the model is a decoder";
             return Err(Fail::usage(fact).hint("`chat` reads prompt and response columns too"));

@@ -30,6 +30,9 @@ pub fn run(args: &EvalArgs) -> Result<(), Fail> {
         return Err(Fail::usage("the run has no evaluation data").hint("name a file with --data"));
     };
     let kind = match (settings.kind, opened.folder.spec()) {
+        (_, ModelSpec::Series(_)) => {
+            return Err(Fail::usage("`eval` is for models of texts, and this is one of series"));
+        }
         (Some(kind), _) => kind,
         (None, ModelSpec::T5(_)) => Kind::Pairs,
         (None, ModelSpec::Decoder(_)) => match open(&settings.train_data, Kind::Chat, &settings) {

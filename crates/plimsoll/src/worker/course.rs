@@ -98,6 +98,7 @@ pub fn pins_of(plan: &Plan) -> Pins {
         threads: Some(plan.threads),
         lean: Some(c.lean),
         keep_norms: Some(c.keep_norms),
+        lstm_every: Some(c.lstm_every),
     }
 }
 

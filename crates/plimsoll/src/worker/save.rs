@@ -178,9 +178,11 @@ impl Layout {
         let store = &engine.program().store;
         let places = &store.params;
         let (mut params, mut states, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for (index, place) in places.iter().enumerate().filter(|(_, place)| place.trained) {
+        for (index, place) in places.iter().enumerate().filter(|(_, place)| place.changes()) {
             let (name, shape) = (place.param.name.clone(), place.param.shape.clone());
-            for (nth, (kind, _)) in optimizer_state(&prepared.job.optimizer, &place.param).iter().enumerate() {
+            // Running statistics have none.
+            let state = optimizer_state(&prepared.job.optimizer, &place.param);
+            for (nth, (kind, _)) in state.iter().enumerate().take(place.state.len()) {
                 let words = store.tensors[place.state[nth].0 as usize].words;
                 bytes += words * 4;
                 states.push(State { name: format!("{name}.{kind}"), of: (index, nth), words: [words] });

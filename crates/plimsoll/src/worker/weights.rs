@@ -19,7 +19,7 @@ pub fn fill_weights(engine: &mut Stepper, prepared: &Prepared, seed: u64) -> Res
 
 /// Fills what is only read: a checkpoint has the rest.
 pub fn fill_frozen(engine: &mut Stepper, prepared: &Prepared, seed: u64) -> Result<(), Fail> {
-    fill(engine, prepared, seed, |place| !place.trained)
+    fill(engine, prepared, seed, |place| !place.changes())
 }
 
 fn fill(
