@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -85,7 +86,7 @@ fn free(port: u16) -> Result<u16, Fail> {
     }
 }
 
-/// ssh that leads a port there. Its far end waits for its input to end, so that it ends with us whatever ends us.
+/// ssh that leads a port there. It is killed with us, whatever ends us: by itself it waits for what goes through it.
 struct Tunnel {
     ssh: Child,
 }
@@ -98,6 +99,13 @@ impl Tunnel {
         let options = ["-T", "-o", "ExitOnForwardFailure=yes", "-o", "ControlPath=none", "-L", &lead];
         let mut command = ssh.command(&options, Some("cat >/dev/null"));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // SAFETY: between fork and exec one system call is made: no allocation, no lock.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+                    .map_err(Into::into)
+            })
+        };
         let started = command.spawn();
         let mut child = started.map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
         let (to, said) = channel();
