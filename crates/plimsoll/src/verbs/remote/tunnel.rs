@@ -61,7 +61,10 @@ pub fn web(remote: &Remote, folder: &str, port: u16) -> Result<(), Fail> {
             loop {
                 match link.answer()? {
                     (Answer::Output { talk }, bytes) => super::show(talk, &bytes),
-                    (Answer::Exited { .. }, _) => return Ok(drop(tunnel)),
+                    (Answer::Exited { .. }, _) => {
+                        drop(tunnel);
+                        return Ok(());
+                    }
                     (other, _) => return Err(strange(other)),
                 }
             }
