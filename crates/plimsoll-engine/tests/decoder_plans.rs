@@ -79,6 +79,7 @@ fn random_plans_of_one_job_give_the_same_losses() {
                     loader_threads: 1,
                     lean: false,
                     keep_norms: stream.between(0, 1) == 1,
+                    lstm_every: 0,
                 };
                 let job = Job { threads: stream.between(1, 4), ..job.clone() };
                 let other = run(&job, &how, clip_norm, UPDATES);
