@@ -169,7 +169,7 @@ impl Sources {
             facts.join(&index.facts);
             blocks.extend(index.blocks.into_iter().map(|block| Block { file: number as u32, ..block }));
             if paths.get(number + 1).is_none_or(|(next, _)| *next != set) {
-                let so_far = (blocks.len(), facts.rows);
+                let so_far = (blocks.len(), &facts);
                 opened.push(end_set(&opened, chosen.take(), &files, so_far, sets[set].weight)?);
             }
         }
@@ -385,11 +385,11 @@ fn end_set(
     before: &[Set],
     columns: Option<ChosenColumns>,
     files: &[DataFile],
-    (blocks, rows): (usize, u64),
+    (blocks, facts): (usize, &DataFacts),
     weight: Weight,
 ) -> Result<Set, DataError> {
     let gone: u64 = before.iter().map(|set| set.files).sum();
-    let rows = rows - before.iter().map(|set| set.rows).sum::<u64>();
+    let rows = facts.rows - before.iter().map(|set| set.rows).sum::<u64>();
     let blocks = before.last().map_or(0, |set| set.blocks.end)..blocks;
     let path = files[gone as usize].origin.path().to_path_buf();
     let count = files.len() as u64 - gone;
@@ -397,7 +397,7 @@ fn end_set(
         Some(columns) if rows > 0 => {
             Set { columns, path, files: count, rows, weight, pass_rows: 0, blocks }.weighed(before.len())
         }
-        _ => Err(DataError::NoRows { files: count as usize, oversized: builder.facts.oversized, path }),
+        _ => Err(DataError::NoRows { files: count as usize, oversized: facts.oversized, path }),
     }
 }
 

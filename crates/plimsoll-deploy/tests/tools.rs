@@ -228,7 +228,7 @@ fn batch(deployment: &Deployment, program: &str, signal: Option<&str>, restarts:
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
+        fs_err::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path.to_str().unwrap().to_string()
     };
@@ -252,12 +252,12 @@ fn batch(deployment: &Deployment, program: &str, signal: Option<&str>, restarts:
         assert!(sent.success());
     }
     let code = child.wait().unwrap().code();
-    let noted = std::fs::read_to_string(folder.path().join("words")).unwrap_or_default();
+    let noted = fs_err::read_to_string(folder.path().join("words")).unwrap_or_default();
     (code, noted, requeued(folder.path()))
 }
 
 fn requeued(folder: &Path) -> bool {
-    std::fs::read_to_string(folder.join("requeued")).is_ok_and(|text| text == "requeue 77\n")
+    fs_err::read_to_string(folder.join("requeued")).is_ok_and(|text| text == "requeue 77\n")
 }
 
 fn until(done: impl Fn() -> bool) {

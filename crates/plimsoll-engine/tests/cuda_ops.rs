@@ -66,7 +66,7 @@ impl Case {
         let param = Param { name: "p".into(), shape: vec![self.tensors[0].1], init: Init::Zeros };
         let state = (0..count as u32).map(Id).collect();
         let (offset, trained, adapter) = (0, true, false);
-        store.params.push(ParamPlace { param, weight: Id(0), offset, trained, adapter, state });
+        store.params.push(ParamPlace { param, weight: Id(0), offset, trained, adapter, state, running: false });
         store
     }
 

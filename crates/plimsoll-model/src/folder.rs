@@ -46,10 +46,13 @@ impl ModelFolder {
         let table = match &folder.said.spec {
             ModelSpec::T5(_) => SHARED,
             ModelSpec::Decoder(spec) => spec.table_name(),
+            // No table, and nothing that could be tied to it.
+            ModelSpec::Series(_) => "",
         };
         let may_tie = match &folder.said.spec {
             ModelSpec::T5(_) => true,
             ModelSpec::Decoder(spec) => spec.tied,
+            ModelSpec::Series(_) => false,
         };
         if may_tie {
             weights.read_table_from_head(table);
@@ -75,6 +78,7 @@ impl ModelFolder {
         match &mut self.said.spec {
             ModelSpec::T5(spec) => spec.tied = tied,
             ModelSpec::Decoder(spec) => spec.tied = tied,
+            ModelSpec::Series(_) => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! `plimsoll deploy`: what is planned is what the file limits, what it starts goes on, what cannot fit writes nothing, and no secret gets into
 //! it. `plimsoll plan --profile guide`: the guide's table beside the computed one, on a machine that was recorded elsewhere.
 
+#[allow(dead_code, reason = "only its cgroups are used here")]
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
         seen.form = self.chunk.form;
         if seen.rows == 0 {
             let path = self.files.first().map(|file| file.origin.path().to_path_buf()).unwrap_or_default();
-            return Err(DataError::NoRows { files: self.files.len(), path });
+            return Err(DataError::NoRows { files: self.files.len(), oversized: 0, path });
         }
         Ok(seen)
     }

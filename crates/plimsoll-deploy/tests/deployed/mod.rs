@@ -101,6 +101,6 @@ pub fn skip(why: &str) {
 pub fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
-    std::fs::write(&path, text).unwrap();
+    fs_err::write(&path, text).unwrap();
     (folder, path)
 }

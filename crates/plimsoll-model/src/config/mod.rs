@@ -104,6 +104,7 @@ pub(crate) fn generation(spec: &ModelSpec) -> Value {
     match spec {
         ModelSpec::T5(spec) => t5::generation(spec),
         ModelSpec::Decoder(spec) => decoder::generation(spec),
+        ModelSpec::Series(_) => Value::Object(Default::default()),
     }
 }
 

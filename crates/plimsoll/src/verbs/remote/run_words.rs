@@ -20,6 +20,7 @@ pub fn run_words(args: &RunArgs) -> Vec<String> {
         stall_after,
         stop_within,
         out,
+        go_on,
         quiet,
         command,
     } = args;
@@ -40,7 +41,10 @@ pub fn run_words(args: &RunArgs) -> Vec<String> {
     stop_within.iter().for_each(|seconds| say("--stop-within", seconds.to_string()));
     out.iter().for_each(|out| say("--out", path(out)));
     words.extend(
-        [(*as_is, "--as-is"), (*quiet, "--quiet")].iter().filter(|(said, _)| *said).map(|(_, f)| f.to_string()),
+        [(*as_is, "--as-is"), (*go_on, "--go-on"), (*quiet, "--quiet")]
+            .iter()
+            .filter(|(said, _)| *said)
+            .map(|(_, f)| f.to_string()),
     );
     words.push("--".to_string());
     words.extend(command.iter().cloned());
@@ -66,7 +70,7 @@ mod tests {
     fn the_words_mean_again_what_they_meant() {
         let said = "--trainer generic --ram 12GiB --vram 3000 --shape a/config.json --length 9 --set batch=4 --set workers=2 \
                     --allow batch,length=8 --knob batch=--bs --resume-flag --load --checkpoints out/*.pt --as-is \
-                    --stall-after 60 --stop-within 5 --out {run} --quiet -- ./train --bs 8 --ram x --";
+                    --stall-after 60 --stop-within 5 --out {run} --go-on --quiet -- ./train --bs 8 --ram x --";
         let first = read(&said.split_whitespace().map(str::to_string).collect::<Vec<_>>());
         let again = read(&run_words(&first));
         assert_eq!(format!("{first:?}"), format!("{again:?}"));
