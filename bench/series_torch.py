@@ -1,4 +1,4 @@
-"""The PyTorch half of `bench/series`: trains HybridCNNLSTM v1 or v2 on random windows, prints seconds and peak memory.
+"""PyTorch's half of `cargo bench -p plimsoll-engine --bench series`: trains HybridCNNLSTM v1 or v2 on random windows, prints seconds and peak memory.
 
     series_torch.py --model v1|v2 --batch 16 [--steps 5 --threads N --checkpoint]
 

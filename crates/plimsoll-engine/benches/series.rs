@@ -1,4 +1,4 @@
-//! A step of HybridCNNLSTM v1 and v2: seconds, the ops that they go into, and memory. Plimsoll's half of `bench/series`.
+//! A step of HybridCNNLSTM v1 and v2: seconds, the ops that they go into, and memory. PyTorch's half is `bench/series_torch.py`.
 //!
 //!     cargo bench -p plimsoll-engine --bench series -- [v1|v2]... [batch=16] [threads=N] [steps=5] [recompute=0] [every=0] [json]
 //!

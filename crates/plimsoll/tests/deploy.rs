@@ -48,7 +48,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn the_limit_is_the_plan_and_a_margin_and_the_same_plan_is_found_inside_of_it() {
+fn the_limit_is_the_plan_and_a_margin_and_the_job_fits_inside_of_it() {
     let dir = tempfile::tempdir().unwrap();
     // The chat example without its budget: the machine, or the limit, is what holds the plan.
     let example = Path::new(&job()).parent().unwrap().display().to_string();
@@ -67,12 +67,13 @@ fn the_limit_is_the_plan_and_a_margin_and_the_same_plan_is_found_inside_of_it() 
         Ok(cgroup) => cgroup,
         Err(why) => return skip(&why),
     };
-    let outside = json(&done(plimsoll(dir.path(), &["plan", "job.toml", "--json"]).output().unwrap()));
     let mut inside = plimsoll(dir.path(), &["plan", "job.toml", "--json"]);
     cgroup.enter(&mut inside);
     let inside = json(&done(inside.output().unwrap()));
     assert!(inside["ram"]["budget"].as_u64().unwrap() >= planned, "{inside}");
-    assert_eq!((&inside["verdict"], &inside["choices"]), (&outside["verdict"], &outside["choices"]));
+    assert_eq!(inside["verdict"], "fits", "{inside}");
+    // The fastest of several that fit is a matter of rates, which are not the same twice.
+    assert!(inside["ram"]["peak"].as_u64().unwrap() <= limit, "{inside}");
 }
 
 #[allow(clippy::print_stderr, reason = "a skipped test says why")]
