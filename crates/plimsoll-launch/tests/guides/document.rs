@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use plimsoll_launch::guide::{all, corrections, profile};
 use regex::Regex;
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 15] = [
+    "deploy",
+    "remote",
     "probe",
     "plan",
     "train",
