@@ -176,6 +176,9 @@ class Elsewhere(DataCase):
         self.assertEqual(len(stream(loader, 4)), 4)
 
     def test_ctrl_c_ends_the_opening(self):
+        # Whoever starts the tests in the background may have it ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         self.server.silent_from = 0
 
         def press():
