@@ -118,6 +118,8 @@ impl PairLoader {
             slot.source_lens.fill(0);
             slot.target_lens.fill(0);
             let round_samples = shared.samples_of_round(batch);
+            // The last round is over for those too who have nothing in it.
+            self.next_batch += u64::from(round_samples > 0);
             return Ok(BatchFacts { round_samples, cursor_after: self.cursor(), ..BatchFacts::default() });
         }
         let place = (batch % shared.slots.len() as u64) as usize;

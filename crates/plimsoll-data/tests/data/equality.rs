@@ -251,6 +251,21 @@ fn a_limit_is_of_the_whole_stream() {
         let sources = files.open("jsonl", kind);
         for way in ways(&sources, &tokenizer) {
             let of = 2;
+            // In a round of one batch and less, a rank has none; it stands behind it all the same.
+            let ends = [3, 8, 10].map(|limit| {
+                let end = |rank| {
+                    let ranks = Ranks { rank, of };
+                    let settings =
+                        LoaderSettings { ranks, limit: Some(limit), ..settings(way.shape, 2, 2, Cursor::default()) };
+                    let (sources, tokenizer) = (sources.clone(), tokenizer.clone());
+                    let mut loader =
+                        Loader::start(sources, way.order, tokenizer, way.recipe.clone(), settings).unwrap();
+                    (0..4).for_each(|_| drop(way.next(&mut loader)));
+                    loader.cursor()
+                };
+                [end(0), end(1)]
+            });
+            ends.iter().for_each(|[one, other]| assert_eq!(one, other));
             let counts: Vec<Vec<usize>> = (0..of)
                 .map(|rank| {
                     let ranks = Ranks { rank, of };
