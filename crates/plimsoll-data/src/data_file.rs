@@ -124,8 +124,11 @@ impl Look<'_> {
         let (format, packing) = format(origin.path())?;
         let target = if matches!(format, Format::Parquet) { self.target.max(PARQUET_BLOCK) } else { self.target };
         let Look { kind, largest, in_order, .. } = *self;
-        let place_of =
-            |columns: Asked<'_>| self.indices?.place(origin, Way { kind, columns, target, largest, in_order });
+        let named = format!("{format:?}, {packing:?}");
+        let place_of = |columns: Asked<'_>| {
+            let way = Way { format: &named, kind, columns, target, largest, in_order };
+            self.indices?.place(origin, way)
+        };
         let place = place_of(Asked::of(wanted, chosen.as_ref()));
         let scan = |form| {
             let packed = packing.map(|packing| (packing, self.folder));

@@ -38,6 +38,8 @@ static WRITTEN: AtomicU64 = AtomicU64::new(0);
 /// How a file is read: all that its index depends on, beside the file itself.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Way<'a> {
+    /// In which format: one file may have names with several endings.
+    pub format: &'a str,
     pub kind: Kind,
     pub columns: Asked<'a>,
     /// Bytes of a block.

@@ -17,6 +17,10 @@ const FORMATS: [&str; 9] = ["jsonl", "csv", "tsv", "txt", "parquet", "arrow", "a
 /// A file that was written an hour ago: what has just changed might change once more without that it shows.
 fn write_before(path: &Path, name: &str, rows: &[(String, String)]) {
     write(path, name, rows);
+    an_hour_ago(path);
+}
+
+fn an_hour_ago(path: &Path) {
     let file = fs_err::OpenOptions::new().write(true).open(path).unwrap();
     file.file().set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
 }
@@ -89,6 +93,25 @@ fn another_version_of_a_file_is_looked_at_and_the_index_of_the_earlier_one_goes(
     assert_eq!(texts(&second)[0].0, other[0].0);
     let left = indices(&cache);
     assert!(left.len() == 2 && !left.iter().any(|path| kept.contains(path)), "{left:?}");
+}
+
+#[test]
+fn one_file_under_two_names_is_read_as_each_of_them_says() {
+    let dir = tempdir().unwrap();
+    let (path, other, cache) = (dir.path().join("a.jsonl"), dir.path().join("b.txt"), dir.path().join("cache"));
+    let line = |(text, _): &(String, String)| serde_json::json!({ "text": text }).to_string() + "\n";
+    fs_err::write(&path, random_rows(12_000).iter().map(line).collect::<String>()).unwrap();
+    an_hour_ago(&path);
+    std::os::unix::fs::symlink(&path, &other).unwrap();
+    let first_row = |path: &PathBuf| {
+        let opened = Sources::open_in(std::slice::from_ref(path), Kind::Text, Columns::default(), Some(&cache));
+        let opened = Arc::new(opened.unwrap());
+        (texts(&opened)[0].0.clone(), opened.facts().longest_source)
+    };
+    let first = [&path, &other].map(first_row);
+    assert!(!first[0].0.starts_with('{') && first[1].0.starts_with('{'), "{first:?}");
+    assert!(first[0].1 < first[1].1, "{first:?}");
+    assert_eq!([&path, &other].map(first_row), first);
 }
 
 #[test]
