@@ -32,7 +32,7 @@ pub const LEAST_CACHE: u64 = LEAST_BLOCKS * (BLOCK + FOOTER as u64);
 /// The most that a cache takes where nothing is said, in bytes.
 const USUAL_CACHE: u64 = 8 << 30;
 
-/// How much of the disk a cache in `folder` may take: as said, or [`USUAL_CACHE`], and of the free disk at most a quarter.
+/// How much of the disk a cache in `folder` may take: as said, or 8 GiB, and of the free disk at most a quarter.
 pub fn cache_ceiling(said: Option<u64>, folder: &Path) -> u64 {
     if let Some(said) = said {
         return said.max(LEAST_CACHE);

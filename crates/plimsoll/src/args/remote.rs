@@ -38,7 +38,7 @@ pub enum RemoteVerb {
         /// The name
         #[arg(value_name = "NAME")]
         name: String,
-        /// ssh://user@host[:port]/dir; ssh://host/~/dir is below the home there
+        /// Where it is: `ssh://user@host:port/dir`, of which user and port may be left out; `ssh://host/~/dir` is below the home there
         #[arg(value_name = "URL")]
         url: String,
     },
