@@ -10,10 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::crew::Crew;
-use crate::loader::{BatchFacts, LoaderSettings, Ranks};
+use crate::loader::{BatchFacts, LoaderSettings};
 use crate::patience::{GiveUp, Patience};
 use crate::prepared::Fit;
 use crate::ring::Slot;
+use crate::share::Share;
 use crate::tokenizer::{clip, clip_bytes};
 use crate::window::Stream;
 use crate::{Cursor, DataError, Order, Recipe, Sources, TextTokenizer};
@@ -38,10 +39,7 @@ struct Shared {
     /// Of prepared data: how rows are cut.
     fit: Option<Fit>,
     shape: BatchShape,
-    rows: u64,
-    first: u64,
-    limit: Option<u64>,
-    ranks: Ranks,
+    share: Share,
     /// Bytes of the longest source and target that are looked at.
     longest_texts: [usize; 2],
 }
@@ -72,7 +70,8 @@ impl PairLoader {
         let LoaderSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start, .. } = settings;
         let facts = *sources.facts();
         let fit = sources.fit(&tokenizer, &Recipe::pairs(), [shape.source_len, shape.target_len])?;
-        let (rows, first) = (sources.rows(), cursor.sample(sources.rows()));
+        let (samples, pass) = (shape.samples, sources.rows());
+        let share = Share { samples, ranks, first: cursor.sample(pass), limit, pass };
         let mut stream = Stream::start(sources, order, cursor);
         stream.skip((ranks.rank * shape.samples) as u64);
         let shared = Arc::new(Shared {
@@ -83,8 +82,7 @@ impl PairLoader {
                     clip_bytes(shape.target_len).min(facts.longest_target as usize),
                 ],
             },
-            rows,
-            first,
+            share,
             feed: Mutex::new(Feed { stream, ticket: 0 }),
             slots: (0..prefetch_batches).map(|_| Mutex::new(Slot::new(shape))).collect(),
             state: Mutex::new(State {
@@ -100,8 +98,6 @@ impl PairLoader {
             tokenizer,
             fit,
             shape,
-            limit,
-            ranks,
         });
         let mut loader = PairLoader { shared, crew: Crew::default(), next_batch: 0 };
         let asked = (threads, on_thread_start);
@@ -113,11 +109,11 @@ impl PairLoader {
     pub fn next(&mut self, slot: BatchSlot<'_>) -> Result<BatchFacts, DataError> {
         let shared = &*self.shared;
         let batch = self.next_batch;
-        let samples = shared.samples_of(batch);
+        let samples = shared.share.of_batch(batch);
         if samples == 0 {
             slot.source_lens.fill(0);
             slot.target_lens.fill(0);
-            let round_samples = shared.samples_of_round(batch);
+            let round_samples = shared.share.of_round(batch);
             // The last round is over for those too who have nothing in it.
             self.next_batch += u64::from(round_samples > 0);
             return Ok(BatchFacts { round_samples, cursor_after: self.cursor(), ..BatchFacts::default() });
@@ -142,7 +138,7 @@ impl PairLoader {
         drop(state);
         shared.room.notify_all();
         self.next_batch += 1;
-        facts.round_samples = shared.samples_of_round(batch);
+        facts.round_samples = shared.share.of_round(batch);
         facts.cursor_after = self.cursor();
         Ok(facts)
     }
@@ -153,9 +149,7 @@ impl PairLoader {
 
     /// The next sample that was not handed out, to any rank.
     pub fn cursor(&self) -> Cursor {
-        let Shared { shape, ranks, limit, first, rows, .. } = &*self.shared;
-        let handed = self.next_batch * (ranks.of * shape.samples) as u64;
-        Cursor::at(first + limit.map_or(handed, |limit| handed.min(limit)), *rows)
+        self.shared.share.cursor(self.next_batch)
     }
 }
 
@@ -168,18 +162,6 @@ impl Drop for PairLoader {
 }
 
 impl Shared {
-    fn samples_of(&self, batch: u64) -> usize {
-        let full = self.shape.samples as u64;
-        let before = (batch * self.ranks.of as u64 + self.ranks.rank as u64) * full;
-        self.limit.map_or(full, |limit| limit.saturating_sub(before).min(full)) as usize
-    }
-
-    /// Of the batches with this number of all ranks.
-    fn samples_of_round(&self, batch: u64) -> usize {
-        let full = (self.ranks.of * self.shape.samples) as u64;
-        self.limit.map_or(full, |limit| limit.saturating_sub(batch * full).min(full)) as usize
-    }
-
     fn fail(&self, ticket: u64, error: DataError) {
         let mut state = lock(&self.state);
         state.failed = true;
@@ -213,11 +195,11 @@ fn produce(shared: &Shared) {
         let mut feed = lock(&shared.feed);
         let ticket = feed.ticket;
         let (batch, row) = (ticket / shape.samples as u64, (ticket % shape.samples as u64) as usize);
-        if row >= shared.samples_of(batch) || !shared.wait_for_room(batch) {
+        if row >= shared.share.of_batch(batch) || !shared.wait_for_room(batch) {
             return;
         }
         if row == 0 && batch > 0 {
-            feed.stream.skip(((shared.ranks.of - 1) * shape.samples) as u64);
+            feed.stream.skip(((shared.share.ranks.of - 1) * shape.samples) as u64);
         }
         let mut cut = false;
         if let Err(error) = feed.stream.step() {
@@ -247,7 +229,7 @@ fn produce(shared: &Shared) {
         }
         let place = (batch % shared.slots.len() as u64) as usize;
         let done = lock(&shared.slots[place]).put(row, shape, &source_tokens, &target_tokens, cut);
-        if done == shared.samples_of(batch) {
+        if done == shared.share.of_batch(batch) {
             lock(&shared.state).complete[place] = true;
             shared.ready.notify_all();
         }

@@ -19,8 +19,9 @@ use crate::order::mix;
 use crate::packed::Packing;
 use crate::page_cache::{self, LET_GO_EVERY, Pages, READ_AHEAD};
 use crate::parquet_file;
+use crate::patterns::expand;
 use crate::prepared::{self, Prepared};
-use crate::remote::{RemoteFiles, expand_url, refuse_secrets, remote_url};
+use crate::remote::{RemoteFiles, remote_url};
 use crate::rows::{self, RowScratch};
 use crate::visits::{Deal, Laid, largest};
 use crate::window::{RowPlace, Texts};
@@ -427,35 +428,3 @@ impl ReadScratch {
 
 /// How much larger packed text usually is when it is unpacked.
 const UNPACKED: u64 = 4;
-
-fn expand(patterns: &[PathBuf], files: Option<&dyn RemoteFiles>) -> Result<Vec<PathBuf>, DataError> {
-    let mut paths = Vec::new();
-    for pattern in patterns {
-        remote_url(pattern).map(refuse_secrets).transpose()?;
-        if let (Some(url), Some(files)) = (remote_url(pattern), files) {
-            paths.extend(expand_url(url, files)?);
-            continue;
-        }
-        let text = pattern.to_string_lossy().into_owned();
-        if remote_url(pattern).is_some() || pattern.is_file() || !text.contains(['*', '?', '[']) {
-            paths.push(pattern.clone());
-            continue;
-        }
-        let before = paths.len();
-        let found =
-            glob::glob(&text).map_err(|e| DataError::BadPattern { pattern: text.clone(), reason: e.to_string() })?;
-        for path in found {
-            let path = path.map_err(|e| DataError::Io(e.into()))?;
-            if path.is_file() {
-                paths.push(path);
-            }
-        }
-        if paths.len() == before {
-            return Err(DataError::NoFiles { pattern: text });
-        }
-    }
-    if paths.is_empty() {
-        return Err(DataError::NoFiles { pattern: String::new() });
-    }
-    Ok(paths)
-}

@@ -3,8 +3,6 @@
 //!
 //! Allocations are counted for each thread by itself; opening and reading rows in file order starts none.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -24,39 +22,9 @@ use parquet::schema::parser::parse_message_type;
 use plimsoll_data::*;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use thread_heap::{LIVE, PEAK, SHORT_PANICS};
 
-struct Counting;
-
-thread_local! {
-    static LIVE: Cell<i64> = const { Cell::new(0) };
-    static PEAK: Cell<i64> = const { Cell::new(0) };
-}
-
-fn took(bytes: i64) {
-    // Nothing is counted while a thread ends.
-    let _ = LIVE.try_with(|live| {
-        live.set(live.get() + bytes);
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
-    });
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged; counting touches no allocated memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size() as i64);
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        took(-(layout.size() as i64));
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+mod thread_heap;
 
 /// Most heap of opening and reading a file of so many bytes: buffers of the readers, unpacked data, and what the headers of pages of
 /// Parquet and of frames of lz4 can announce.
@@ -192,13 +160,6 @@ static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(|| {
         ("chat.feather", Kind::Chat, arrow(&chats(), lz4, false)),
     ];
     samples.map(|(name, kind, bytes)| Sample { name, kind, bytes }).into()
-});
-
-/// A panic of a library, which is caught, says what it is and nothing more: the names of a backtrace take 94 MB of heap.
-static SHORT_PANICS: LazyLock<()> = LazyLock::new(|| {
-    std::panic::set_hook(Box::new(|info| {
-        let _ = writeln!(std::io::stderr(), "{info}");
-    }));
 });
 
 /// Opens `bytes` as a file called `name`, reads every row, and gives their number or what was said.

@@ -9,7 +9,8 @@ use super::error::SeriesError;
 use crate::block_cache::BlockCache;
 use crate::input::{Origin, Reach};
 use crate::packed::Packing;
-use crate::remote::{RemoteFiles, expand_url, refuse_secrets, remote_url};
+use crate::patterns::expand;
+use crate::remote::remote_url;
 use crate::{DataError, Elsewhere};
 
 /// How rows are written.
@@ -63,39 +64,4 @@ fn format(path: &Path) -> Option<Format> {
     } else {
         ends(&[".arrow", ".arrows", ".feather"]).then_some(Format::Arrow)
     }
-}
-
-fn expand(patterns: &[PathBuf], files: Option<&dyn RemoteFiles>) -> Result<Vec<PathBuf>, DataError> {
-    let mut paths = Vec::new();
-    for pattern in patterns {
-        let text = pattern.to_string_lossy().into_owned();
-        if let Some(url) = remote_url(pattern) {
-            refuse_secrets(url)?;
-            match files {
-                Some(files) => paths.extend(expand_url(url, files)?),
-                None => paths.push(pattern.clone()),
-            }
-            continue;
-        }
-        if pattern.is_file() || !text.contains(['*', '?', '[']) {
-            paths.push(pattern.clone());
-            continue;
-        }
-        let before = paths.len();
-        let found =
-            glob::glob(&text).map_err(|e| DataError::BadPattern { pattern: text.clone(), reason: e.to_string() })?;
-        for path in found {
-            let path = path.map_err(|e| DataError::Io(e.into()))?;
-            if path.is_file() {
-                paths.push(path);
-            }
-        }
-        if paths.len() == before {
-            return Err(DataError::NoFiles { pattern: text });
-        }
-    }
-    if paths.is_empty() {
-        return Err(DataError::NoFiles { pattern: String::new() });
-    }
-    Ok(paths)
 }

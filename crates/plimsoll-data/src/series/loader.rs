@@ -15,6 +15,7 @@ use crate::crew::Crew;
 use crate::order::{Draws, permuted};
 use crate::pairs::lock;
 use crate::patience::{GiveUp, Patience};
+use crate::share::Share;
 use crate::{Cursor, DataError, Order, Ranks, ThreadHook};
 
 /// How to load.
@@ -63,11 +64,7 @@ struct Shared {
     part: Part,
     order: Order,
     shape: SeriesShape,
-    /// Samples of a pass, and the number of the first one in the endless stream.
-    pass: u64,
-    first: u64,
-    limit: Option<u64>,
-    ranks: Ranks,
+    share: Share,
     slots: Box<[Mutex<Slot>]>,
     state: Mutex<State>,
     /// A slot became free, or the end came.
@@ -123,15 +120,13 @@ impl SeriesLoader {
         let pass = series.samples(part);
         check(&settings, &series, pass)?;
         let SeriesSettings { shape, threads, prefetch_batches, cursor, limit, ranks, on_thread_start } = settings;
+        let share = Share { samples: shape.samples, ranks, first: cursor.sample(pass), limit, pass };
         let shared = Arc::new(Shared {
             series,
             part,
             order,
             shape,
-            pass,
-            first: cursor.sample(pass),
-            limit,
-            ranks,
+            share,
             slots: (0..prefetch_batches).map(|_| Mutex::new(Slot::new(shape))).collect(),
             state: Mutex::new(State {
                 next: 0,
@@ -166,8 +161,8 @@ impl SeriesLoader {
     pub fn next(&mut self, slot: SeriesSlot<'_>) -> Result<SeriesBatch, DataError> {
         let (shared, batch) = (&*self.shared, self.next_batch);
         check_slot(&slot, shared.shape)?;
-        let samples = shared.samples_of(batch);
-        let round_samples = shared.samples_of_round(batch);
+        let samples = shared.share.of_batch(batch);
+        let round_samples = shared.share.of_round(batch);
         if samples > 0 {
             let place = (batch % shared.slots.len() as u64) as usize;
             let mut state = lock(&shared.state);
@@ -215,9 +210,7 @@ impl SeriesLoader {
 
     /// The next sample that was not handed out, to any rank.
     pub fn cursor(&self) -> Cursor {
-        let Shared { shape, ranks, limit, first, pass, .. } = &*self.shared;
-        let handed = self.next_batch * (ranks.of * shape.samples) as u64;
-        Cursor::at(first + limit.map_or(handed, |limit| handed.min(limit)), *pass)
+        self.shared.share.cursor(self.next_batch)
     }
 }
 
@@ -230,23 +223,12 @@ impl Drop for SeriesLoader {
 }
 
 impl Shared {
-    fn samples_of(&self, batch: u64) -> usize {
-        let full = self.shape.samples as u64;
-        let before = (batch * self.ranks.of as u64 + self.ranks.rank as u64) * full;
-        self.limit.map_or(full, |limit| limit.saturating_sub(before).min(full)) as usize
-    }
-
-    /// Of the batches with this number of all ranks.
-    fn samples_of_round(&self, batch: u64) -> usize {
-        let full = (self.ranks.of * self.shape.samples) as u64;
-        self.limit.map_or(full, |limit| limit.saturating_sub(batch * full).min(full)) as usize
-    }
-
     /// Which sample has this number in the endless stream.
     fn sample(&self, number: u64) -> u64 {
-        let Cursor { epoch, position, .. } = Cursor::at(number, self.pass);
+        let pass = self.share.pass;
+        let Cursor { epoch, position, .. } = Cursor::at(number, pass);
         match self.order.shuffles() {
-            true => permuted(Draws::new([self.order.seed(), epoch, SERIES]).key(), position, self.pass),
+            true => permuted(Draws::new([self.order.seed(), epoch, SERIES]).key(), position, pass),
             false => position,
         }
     }
@@ -269,7 +251,7 @@ impl Shared {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let batch = state.next;
-        if state.stop || state.failed || self.samples_of(batch) == 0 {
+        if state.stop || state.failed || self.share.of_batch(batch) == 0 {
             return None;
         }
         state.next += 1;
@@ -277,10 +259,10 @@ impl Shared {
     }
 
     fn fill(&self, batch: u64, cells: &mut Cells, slot: &mut Slot) -> Result<(), DataError> {
-        let SeriesShape { samples, window, features, values } = self.shape;
-        let before = (batch * self.ranks.of as u64 + self.ranks.rank as u64) * samples as u64;
-        for at in 0..self.samples_of(batch) {
-            let number = self.sample(self.first + before + at as u64);
+        let SeriesShape { window, features, values, .. } = self.shape;
+        let first = self.share.first + self.share.before(batch);
+        for at in 0..self.share.of_batch(batch) {
+            let number = self.sample(first + at as u64);
             let inputs = &mut slot.inputs[at * window * features..][..window * features];
             let its_values = &mut slot.values[at * values..][..values];
             slot.classes[at] = self.series.fill(self.part, number, cells, inputs, its_values)?;

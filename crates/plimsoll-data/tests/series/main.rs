@@ -12,3 +12,5 @@ mod other_folder;
 mod peer;
 mod split;
 mod stream;
+#[path = "../thread_heap/mod.rs"]
+mod thread_heap;

@@ -3,9 +3,6 @@
 //!
 //! Allocations are counted for each thread by itself; opening starts none.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
@@ -14,39 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::fixture::*;
-
-struct Counting;
-
-thread_local! {
-    static LIVE: Cell<i64> = const { Cell::new(0) };
-    static PEAK: Cell<i64> = const { Cell::new(0) };
-}
-
-fn took(bytes: i64) {
-    // Nothing is counted while a thread ends.
-    let _ = LIVE.try_with(|live| {
-        live.set(live.get() + bytes);
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
-    });
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged; counting touches no allocated memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size() as i64);
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        took(-(layout.size() as i64));
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::thread_heap::{LIVE, PEAK, SHORT_PANICS};
 
 /// Room for the rows and the chunk; pages and frames of damaged headers may announce more.
 const MEMORY: u64 = 4 << 20;
@@ -119,13 +84,6 @@ fn damage() -> impl Strategy<Value = Damage> {
         2 => (any::<Index>(), word).prop_map(|(at, word)| Damage::Word(at, word)),
     ]
 }
-
-/// A panic of a library, which is caught, says what it is and nothing more: the names of a backtrace take 94 MB of heap.
-static SHORT_PANICS: LazyLock<()> = LazyLock::new(|| {
-    std::panic::set_hook(Box::new(|info| {
-        let _ = writeln!(std::io::stderr(), "{info}");
-    }));
-});
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]

@@ -180,7 +180,7 @@ pub struct Said {
 }
 
 impl Said {
-    fn of(output: Output) -> Said {
+    pub fn of(output: Output) -> Said {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Said { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
@@ -193,6 +193,11 @@ impl Said {
             assert!(self.stderr.contains(word), "`{word}` is not in: {}", self.stderr);
         }
         self
+    }
+
+    /// Stdout as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}\n{}", self.stdout, self.stderr))
     }
 }
 

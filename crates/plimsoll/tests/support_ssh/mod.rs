@@ -8,10 +8,12 @@ pub mod proxy;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support_run::Said;
 
 /// A test that waits longer than this for something has failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,35 +24,6 @@ pub struct Pair {
     sshd: Child,
     pub port: u16,
     binary: PathBuf,
-}
-
-/// What a plimsoll said and how it ended.
-#[derive(Debug)]
-pub struct Said {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
-}
-
-impl Said {
-    fn of(output: Output) -> Said {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Said { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
-    }
-
-    /// The exit code, and words that stderr must hold.
-    #[track_caller]
-    pub fn must(&self, code: i32, words: &[&str]) -> &Said {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        for word in words {
-            assert!(self.stderr.contains(word), "`{word}` is not in: {}", self.stderr);
-        }
-        self
-    }
-
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}\n{}", self.stdout, self.stderr))
-    }
 }
 
 impl Pair {
