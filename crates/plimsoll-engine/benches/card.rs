@@ -1,13 +1,18 @@
 //! Steps on a card: tokens a second, memory of the card, and where the time goes.
 //!
-//!     cargo bench -p plimsoll-engine --bench card -- [full|lora|nf4|pure|t5][:CHOICE]... [steps=N] [ops] [rates]
+//!     cargo bench -p plimsoll-engine --bench card -- [full|lora|nf4|pure|t5|v1|v2][:CHOICE]... [steps=N] [ops] [rates]
 //!
 //! A choice is `micro=N`, `recompute=N`, `ffn=N` (blocks whose feed-forward part is computed again), `chunk=N` (rows of the
 //! loss), `inside` (updates in the backward pass), `norms` (their outputs are kept) or `lean`; without any, the fastest plan with room to spare.
+//! Of series, also `batch=N`, `every=N` (how far apart an LSTM keeps its cells), `f32`, `tf32` (bf16 without) and `stepwise`.
 //!
 //! Shapes: Qwen2.5-0.5B, batch 8 x 1024, AdamW (full: bf16 with f32 masters; pure: bf16 alone, weights and moments; LoRA r 16
-//! on all linears over bf16 or NF4), T5-small, batch 32 x (256 + 256), Adafactor. Weights and tokens are random.
+//! on all linears over bf16 or NF4), T5-small, batch 32 x (256 + 256), Adafactor; HybridCNNLSTM v1 and v2, batch 32, AdamW. Weights
+//! and tokens or windows are random.
 #![allow(clippy::print_stdout, missing_docs)]
+
+#[path = "card/windows.rs"]
+mod windows;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -18,6 +23,7 @@ use plimsoll_plan::card::CardRates;
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::device::{CudaForm, Device};
 use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::footprint::{self, Bytes, CardOverheads};
 use plimsoll_plan::program::{Job, compile};
 use plimsoll_plan::spec::{DecoderSpec, Init, ModelSpec, T5Spec};
 use plimsoll_plan::train::OptimizerSpec;
@@ -38,6 +44,10 @@ fn job(name: &str) -> (Job, Choices) {
         keep_norms: false,
         lstm_every: 0,
     };
+    if name == "v1" || name == "v2" {
+        let (job, how) = windows::job(name);
+        return (Job { device, ..job }, how);
+    }
     if name == "t5" {
         let job = Job::new(T5Spec::small(), (256, 256), 32, OptimizerSpec::adafactor(1e-3), on);
         return (Job { device, ..job }, Choices { micro_batch: 32, ..how });
@@ -59,9 +69,11 @@ fn job(name: &str) -> (Job, Choices) {
 }
 
 /// The job of a word of the command line, and how it is to run.
-fn chosen(word: &str) -> Option<(Job, Choices)> {
+fn chosen(word: &str) -> Option<(Job, Choices, CudaOptions)> {
     let mut parts = word.split(':');
-    let (job, mut how) = job(parts.next()?);
+    let (mut job, mut how) = job(parts.next()?);
+    let cache = Some(std::env::temp_dir().join("plimsoll-bench-kernels"));
+    let mut options = CudaOptions { cache, ..CudaOptions::default() };
     for part in parts {
         let (name, value) = part.split_once('=').unwrap_or((part, "1"));
         let value = value.parse().ok()?;
@@ -73,10 +85,16 @@ fn chosen(word: &str) -> Option<(Job, Choices)> {
             "inside" => how.optimizer_in_backward = value > 0,
             "lean" => how.lean = value > 0,
             "norms" => how.keep_norms = value > 0,
+            "batch" => (job.effective_batch, how.micro_batch) = (value, value),
+            "every" => how.lstm_every = value,
+            "f32" | "tf32" => {
+                (job.device, options.tf32) = (Device::Cuda(CudaForm::of(Dtype::F32)), name == "tf32");
+            }
+            "stepwise" => options.stepwise = true,
             _ => return None,
         }
     }
-    Some((job, how))
+    Some((job, how, options))
 }
 
 /// Numbers that look random and cost little.
@@ -109,6 +127,9 @@ fn fill(engine: &mut CudaEngine) -> Result<(), EngineError> {
 }
 
 fn stage(engine: &mut CudaEngine, spec: &ModelSpec, mix: &mut Mix) {
+    if spec.series().is_some() {
+        return windows::stage(engine, || mix.next());
+    }
     let slot = engine.slot();
     let vocab = spec.vocab() as u64;
     let (source, target) = (slot.source.len() / slot.source_lens.len(), slot.target.len() / slot.target_lens.len());
@@ -119,7 +140,7 @@ fn stage(engine: &mut CudaEngine, spec: &ModelSpec, mix: &mut Mix) {
 }
 
 fn measure(name: &str, steps: usize, by_op: bool) -> Result<(), EngineError> {
-    let Some((job, how)) = chosen(name) else {
+    let Some((job, how, options)) = chosen(name) else {
         println!("{name}: no such choice");
         return Ok(());
     };
@@ -127,8 +148,6 @@ fn measure(name: &str, steps: usize, by_op: bool) -> Result<(), EngineError> {
     let program = compile(&job, &how);
     let planned = begun.elapsed();
     let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: job.clip.then_some(1.0), seed: 1 };
-    let cache = Some(std::env::temp_dir().join("plimsoll-bench-kernels"));
-    let options = CudaOptions { cache, ..CudaOptions::default() };
     let begun = Instant::now();
     let mut engine = CudaEngine::start(program, Some(updates), &options)?;
     let started = begun.elapsed();
@@ -141,9 +160,12 @@ fn measure(name: &str, steps: usize, by_op: bool) -> Result<(), EngineError> {
         ModelSpec::Decoder(_) | ModelSpec::Series(_) => job.effective_batch * job.source_len,
     };
     let mut seconds = Vec::new();
-    let mut losses = Vec::new();
+    let (mut losses, mut busy) = (Vec::new(), 0.0);
     for update in 0..steps as u64 {
         let begun = Instant::now();
+        if update == 10.min(steps as u64 - 1) {
+            busy = engine.busy_seconds();
+        }
         let step = MicroStep { update, samples, first_sample: 0, lr: job.optimizer.lr() };
         for nth in 0..batches {
             stage(&mut engine, &job.spec, &mut mix);
@@ -167,6 +189,15 @@ fn measure(name: &str, steps: usize, by_op: bool) -> Result<(), EngineError> {
         losses[0],
         losses[losses.len() - 1]
     );
+    let overheads = CardOverheads { context: Bytes(used.context), modules: Bytes(used.modules) };
+    let planned_bytes = footprint::vram(engine.program(), &overheads, Bytes(engine.card().total())).peak;
+    println!(
+        "  card: {:.2} ms of {:.2} ms a step; MiB planned {:.0}, in use now {:.0}",
+        (engine.busy_seconds() - busy) / sorted.len() as f64 * 1e3,
+        sorted.iter().sum::<f64>() / sorted.len() as f64 * 1e3,
+        mib(planned_bytes.0),
+        mib(engine.used_now()?)
+    );
     let parts = engine.program().parts;
     let words = |n: usize| n as f64 * 4.0 / f64::from(1 << 20);
     println!(
@@ -188,6 +219,7 @@ fn measure(name: &str, steps: usize, by_op: bool) -> Result<(), EngineError> {
         let step = MicroStep { update: steps as u64, samples, first_sample: 0, lr: job.optimizer.lr() };
         engine.step_by_op(step, |op, seconds| {
             let text = format!("{op:?}");
+            let text = text.strip_prefix("Series(").unwrap_or(&text);
             let name = text.split([' ', '{']).next().unwrap_or_default().to_string();
             let line = table.entry(name).or_default();
             line.0 += 1;
@@ -218,7 +250,7 @@ fn main() {
             Err(e) => println!("rates: {e}"),
         }
     }
-    let names = ["full", "lora", "nf4", "pure", "t5"];
+    let names = ["full", "lora", "nf4", "pure", "t5", "v1", "v2"];
     let is_shape = |word: &&str| names.contains(&word.split(':').next().unwrap_or_default());
     let chosen: Vec<&str> = said.iter().map(String::as_str).filter(is_shape).collect();
     for name in if chosen.is_empty() { names.to_vec() } else { chosen } {

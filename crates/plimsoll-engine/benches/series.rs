@@ -1,28 +1,46 @@
 //! A step of HybridCNNLSTM v1 and v2: seconds, the ops that they go into, and memory. PyTorch's half is `bench/series_torch.py`.
 //!
-//!     cargo bench -p plimsoll-engine --bench series -- [v1|v2]... [batch=16] [threads=N] [steps=5] [recompute=0] [every=0] [json]
+//!     cargo bench -p plimsoll-engine --bench series -- [v1|v2]... [batch=16] [features=N] [threads=N] [steps=5] [recompute=0] [every=0] [clock=cpu] [json]
 //!
 //! With dropout, AdamW and a norm to clip by, as the models' own trainer has them. `recompute` is how many blocks of
-//! convolutions are computed again, `every` how many steps apart the LSTM keeps its cells.
+//! convolutions are computed again, `every` how many steps apart the LSTM keeps its cells. Behind each op that is made of
+//! matrix products stands how fast they went; above them how fast a large product went alone, and what the step would take
+//! if it were those products at that rate and nothing else. On a machine that is busy all the time, `threads=1 clock=cpu`
+//! counts the process's own time.
 #![allow(clippy::print_stdout, missing_docs)]
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::sync::OnceLock;
 
+use plimsoll_engine::cpu::matmul::{Matrix, Output, matmul};
 use plimsoll_engine::{Engine, MicroStep, Updates, simd, with_cores};
 use plimsoll_plan::choices::Choices;
-use plimsoll_plan::op::Op;
+use plimsoll_plan::op::{LstmShape, Op, SeriesOp, Side};
 use plimsoll_plan::program::{Job, compile};
 use plimsoll_plan::spec::SeriesSpec;
+use plimsoll_plan::tiles::{Tiles, matmul_workspace};
 use plimsoll_plan::train::OptimizerSpec;
 
 struct Asked {
     batch: usize,
+    features: Option<usize>,
     threads: usize,
     steps: usize,
     recompute: usize,
     every: usize,
     json: bool,
+}
+
+/// Whether time is the process's own.
+static CPU_CLOCK: OnceLock<bool> = OnceLock::new();
+
+/// Seconds from some moment on, by the clock that was asked for.
+fn seconds() -> f64 {
+    let clock = if *CPU_CLOCK.get_or_init(|| false) { libc::CLOCK_PROCESS_CPUTIME_ID } else { libc::CLOCK_MONOTONIC };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills the struct that it is given.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 fn main() {
@@ -31,13 +49,19 @@ fn main() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let asked = Asked {
         batch: number("batch=").unwrap_or(16),
+        features: number("features="),
         threads: number("threads=").unwrap_or(cores),
         steps: number("steps=").unwrap_or(5),
         recompute: number("recompute=").unwrap_or(0),
         every: number("every=").unwrap_or(0),
         json: said.iter().any(|word| word == "json"),
     };
-    for (name, spec) in [("v1", SeriesSpec::hybrid_v1(110)), ("v2", SeriesSpec::hybrid_v2(112))] {
+    CPU_CLOCK.get_or_init(|| said.iter().any(|word| word == "clock=cpu"));
+    let models = [
+        ("v1", SeriesSpec::hybrid_v1(asked.features.unwrap_or(110))),
+        ("v2", SeriesSpec::hybrid_v2(asked.features.unwrap_or(112))),
+    ];
+    for (name, spec) in models {
         let all = !said.iter().any(|word| word == "v1" || word == "v2");
         if all || said.iter().any(|word| word == name) {
             with_cores(asked.threads, || {}, || measure(name, &spec, &asked)).expect("threads start");
@@ -79,22 +103,26 @@ fn measure(name: &str, spec: &SeriesSpec, asked: &Asked) {
     slot.values.iter_mut().for_each(|x| *x = draw());
     let mut times = Vec::new();
     let mut ops: BTreeMap<String, f64> = BTreeMap::new();
+    let mut work: BTreeMap<String, f64> = BTreeMap::new();
     for update in 0..asked.steps as u64 + 1 {
         let step = MicroStep { update, samples: asked.batch, first_sample: 0, lr: Some(5e-5) };
-        let (begun, mut last) = (Instant::now(), Instant::now());
+        let begun = seconds();
+        let mut last = begun;
         let mut now: BTreeMap<String, f64> = BTreeMap::new();
+        work.clear();
         engine
             .micro_step_seen(step, |op| {
-                *now.entry(label(op)).or_default() += last.elapsed().as_secs_f64();
-                last = Instant::now();
+                *work.entry(label(op)).or_default() += flops(op, asked.batch);
+                *now.entry(label(op)).or_default() += seconds() - last;
+                last = seconds();
             })
             .expect("steps");
         engine.finish_update(step).expect("updates");
         if update > 0 {
-            times.push(begun.elapsed().as_secs_f64());
-            for (op, seconds) in now {
+            times.push(seconds() - begun);
+            for (op, took) in now {
                 let best = ops.entry(op).or_insert(f64::MAX);
-                *best = best.min(seconds);
+                *best = best.min(took);
             }
         }
     }
@@ -115,9 +143,54 @@ fn measure(name: &str, spec: &SeriesSpec, asked: &Asked) {
         mib(planned as u64),
         mib(peak())
     );
+    let (all, rate) = (work.values().sum::<f64>(), product_rate(asked.threads));
+    println!("    {:.1} GFLOP in products; at {:.0} GFLOP/s of a large one {:.3} s", all / 1e9, rate / 1e9, all / rate);
     let mut ops: Vec<_> = ops.into_iter().collect();
     ops.sort_by(|a, b| b.1.total_cmp(&a.1));
-    ops.iter().take(14).for_each(|(op, seconds)| println!("    {seconds:8.4} s  {op}"));
+    for (op, took) in ops.iter().take(14) {
+        let rate = Some(work[op]).filter(|flops| *flops > 0.0).map(|flops| flops / took / 1e9);
+        println!("    {took:8.4} s  {op:<22} {}", rate.map(|r| format!("{r:.0} GFLOP/s")).unwrap_or_default());
+    }
+}
+
+/// Operations a second of a large product, the best of some.
+fn product_rate(threads: usize) -> f64 {
+    const N: usize = 1536;
+    let (level, a) = (simd::detect(), vec![0.5f32; N * N]);
+    let (b, mut c) = (a.clone(), a.clone());
+    let mut space = vec![0.0f32; matmul_workspace(&Tiles::of(level), threads, N, N)];
+    let mut best = f64::MAX;
+    for _ in 0..8 {
+        let (begun, out) = (seconds(), Output::rows(c.as_mut_ptr(), N));
+        // SAFETY: the matrices have these sizes.
+        unsafe { matmul(level, threads, N, N, N, Matrix::rows(&a, N), Matrix::rows(&b, N), out, &mut space) };
+        best = best.min(seconds() - begun);
+    }
+    2.0 * (N * N * N) as f64 / best
+}
+
+/// Operations of the matrix products that an op is made of.
+fn flops(op: &Op, samples: usize) -> f64 {
+    let rows = |side: &Side| if let Side::Steps(steps) = side { samples * steps } else { samples };
+    let gates = |shape: &LstmShape, width: usize| samples * shape.count() * 4 * shape.hidden * width;
+    let fused = match op {
+        Op::Series(SeriesOp::Conv { shape, .. })
+        | Op::Series(SeriesOp::ConvInput { shape, .. })
+        | Op::Series(SeriesOp::ConvWeight { shape, .. }) => samples * shape.steps * shape.weights(),
+        Op::Series(SeriesOp::Lstm { shape, .. }) | Op::Series(SeriesOp::LstmWeight { shape, .. }) => {
+            gates(shape, shape.inputs + shape.hidden)
+        }
+        Op::Series(SeriesOp::LstmBackward { shape, .. }) => gates(shape, shape.hidden),
+        Op::Series(SeriesOp::LstmInput { shape, .. }) => gates(shape, shape.inputs),
+        Op::Linear { side, inputs, outputs, .. }
+        | Op::LinearInput { side, inputs, outputs, .. }
+        | Op::LinearWeight { side, inputs, outputs, .. } => rows(side) * inputs * outputs,
+        // Scores and what is read by them; behind them five products of the same size.
+        Op::Attention { shape, .. } => 2 * rows(&shape.queries) * shape.max_keys * shape.heads * shape.d_kv,
+        Op::AttentionBackward { shape, .. } => 5 * rows(&shape.queries) * shape.max_keys * shape.heads * shape.d_kv,
+        _ => 0,
+    };
+    2.0 * fused as f64
 }
 
 fn label(op: &Op) -> String {
@@ -125,9 +198,9 @@ fn label(op: &Op) -> String {
     let text = text.strip_prefix("Series(").unwrap_or(&text);
     let name = text.split([' ', '{', '(']).next().unwrap_or("").to_string();
     match op {
-        Op::Series(plimsoll_plan::op::SeriesOp::Conv { shape, .. })
-        | Op::Series(plimsoll_plan::op::SeriesOp::ConvInput { shape, .. })
-        | Op::Series(plimsoll_plan::op::SeriesOp::ConvWeight { shape, .. }) => {
+        Op::Series(SeriesOp::Conv { shape, .. })
+        | Op::Series(SeriesOp::ConvInput { shape, .. })
+        | Op::Series(SeriesOp::ConvWeight { shape, .. }) => {
             format!("{name} {} x {}", shape.inputs, shape.outputs)
         }
         _ => name,

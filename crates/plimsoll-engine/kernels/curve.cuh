@@ -22,3 +22,13 @@ HERE float silu_with_slope(float x, float &slope) {
     slope = sigmoid * (1.0f + x * (1.0f - sigmoid));
     return x * sigmoid;
 }
+
+HERE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/// The normal distribution's share below `x`.
+HERE float share_below(float x) { return 0.5f * erfcf(-0.70710678f * x); }
+
+/// The exact GELU (`torch.nn.GELU`).
+HERE float gelu_erf(float x) { return x * share_below(x); }
+
+HERE float gelu_erf_slope(float x) { return share_below(x) + x * expf(-0.5f * x * x) * 0.3989423f; } // 1 / sqrt(2 pi)

@@ -38,7 +38,8 @@ HERE u32 drop_word(u64 seed, u32 update, u32 sample, u32 place, u64 row, u32 wid
 template <int V>
 HERE void drop(const Drop &place, const Step *step, u32 row, u32 width, u32 col, float (&values)[V]) {
     if (place.threshold == 0) return;
-    const u32 sample = place.sample[row], position = place.position[row];
+    const u32 sample = place.steps ? *place.sample + row / place.steps : place.sample[row];
+    const u32 position = place.steps ? row % place.steps : place.position[row];
     const u64 seed = step->seed;
     const u32 update = (u32)step->update;
     if constexpr (V == 4 || V == 8) {

@@ -27,14 +27,14 @@ enum { WRITE_SET = 0, WRITE_SET_FIRST = 1, WRITE_ADD = 2 };
 /// Whether a gradient is added to now.
 HERE bool adds(u32 write, const Step *step) { return write == WRITE_ADD || (write == WRITE_SET_FIRST && !step->first_micro); }
 
-/// One place of dropout.
+/// One place of dropout. Where `steps` is not 0, samples have so many rows each, and `sample` points at the first one's index.
 struct Drop {
     const u32 *sample;
     const u32 *position;
     u32 place;
     u32 threshold;
     float scale;
-    u32 zero;
+    u32 steps;
 };
 static_assert(sizeof(Drop) == 32, "the host has the same");
 

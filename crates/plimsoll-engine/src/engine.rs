@@ -4,7 +4,7 @@
 
 use plimsoll_plan::batch::BatchSlot;
 use plimsoll_plan::dtype::Dtype;
-use plimsoll_plan::op::Op;
+use plimsoll_plan::op::{Answer, Op, SeriesOp};
 use plimsoll_plan::program::{LOAD_WORDS, Placed, Program};
 use plimsoll_plan::series_batch::SeriesSlot;
 use plimsoll_plan::spec::ModelSpec;
@@ -32,6 +32,31 @@ pub struct Updates {
     pub clip_norm: Option<f64>,
     /// Key of every random number.
     pub seed: u64,
+}
+
+/// A head of a model of series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeriesHead {
+    /// Which class.
+    Classes,
+    /// How sure it is of the class.
+    Confidence,
+    /// Which values.
+    Values,
+}
+
+impl SeriesHead {
+    /// Where the evaluation's tape leaves its answers: the loss, which is its last op, reads them.
+    pub(crate) fn answer(self, placed: &Placed) -> Option<Answer> {
+        let Some(Op::Series(SeriesOp::Loss { classes, confidence, values, .. })) = placed.tape.ops.last() else {
+            return None;
+        };
+        match self {
+            SeriesHead::Classes => *classes,
+            SeriesHead::Confidence => *confidence,
+            SeriesHead::Values => *values,
+        }
+    }
 }
 
 /// A running program.
@@ -287,6 +312,13 @@ impl Engine {
             frame.run(&placed.tape.ops);
         }
         Ok(Loss { sum: frame.loss_sum, tokens })
+    }
+
+    /// Answers of one head to the batch that was evaluated last, sample by sample; none where the model has no such head.
+    pub fn answers(&self, of: SeriesHead) -> Option<&[f32]> {
+        let (placed, windows) = (self.program.eval.as_ref()?, self.series.as_ref()?);
+        let Answer { out, outputs, .. } = of.answer(placed)?;
+        Some(&self.frame(placed).get(out)[..windows.samples() * outputs])
     }
 
     pub(crate) fn frame<'a>(&'a self, placed: &'a Placed) -> Frame<'a> {

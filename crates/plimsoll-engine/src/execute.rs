@@ -185,7 +185,7 @@ impl<'a> Frame<'a> {
     }
 
     /// A tensor to read.
-    fn get(&self, id: Id) -> &'a [f32] {
+    pub(crate) fn get(&self, id: Id) -> &'a [f32] {
         let (data, words) = self.at(id);
         // SAFETY: the plan keeps every tensor that this op writes apart from it.
         unsafe { std::slice::from_raw_parts(data, words) }

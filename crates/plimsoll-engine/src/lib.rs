@@ -24,7 +24,7 @@ mod staging;
 mod step;
 mod stepper;
 
-pub use engine::{ENGINE_STACK, Engine, Updates, WORKER_STACK, with_cores};
+pub use engine::{ENGINE_STACK, Engine, SeriesHead, Updates, WORKER_STACK, with_cores};
 pub use error::EngineError;
 pub use generate::{Answer, GenerateOptions, Sampling};
 pub use rates::{Care, Clock, measure_rates, measure_rates_by, timed_update};

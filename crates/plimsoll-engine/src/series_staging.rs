@@ -172,3 +172,47 @@ impl SeriesStaging {
 const MIXES: u32 = 0x5A5A_0000;
 /// Draws before a half is taken: never reached with an alpha that is believed.
 const MOST_DRAWS: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The mixes of many updates of a batch of so many samples.
+    fn mixes(samples: usize, mixup: Mixup) -> Vec<Option<Mix>> {
+        let shape = SeriesShape { samples, window: 2, features: 1, values: 1 };
+        let mut words = vec![0u32; shape.arrays().iter().map(|n| aligned(*n)).sum()];
+        // SAFETY: the words live longer than the staging area.
+        let mut staging = unsafe { SeriesStaging::new(words.as_mut_ptr(), words.len(), shape) };
+        staging.samples = samples;
+        (0..20_000).map(|update| staging.mix(mixup, 5, update)).collect()
+    }
+
+    #[test]
+    fn shares_are_drawn_from_the_beta_distribution_and_partners_are_others() {
+        for alpha in [0.2f32, 0.4, 1.0, 2.5] {
+            let drawn = mixes(5, Mixup { alpha, probability: 0.7 });
+            let mixed: Vec<Mix> = drawn.iter().copied().flatten().collect();
+            let (count, all) = (mixed.len() as f64, drawn.len() as f64);
+            // Each within five deviations of what is expected.
+            assert!((count / all - 0.7).abs() < 5.0 * (0.21 / all).sqrt(), "{count} of {all}");
+            let mean = mixed.iter().map(|m| f64::from(m.share)).sum::<f64>() / count;
+            let variance = mixed.iter().map(|m| (f64::from(m.share) - 0.5).powi(2)).sum::<f64>() / count;
+            let exact = 1.0 / (4.0 * (2.0 * f64::from(alpha) + 1.0));
+            assert!((mean - 0.5).abs() < 5.0 * (exact / count).sqrt(), "alpha {alpha}: mean {mean}");
+            // No square is farther than a quarter from their mean.
+            assert!((variance - exact).abs() < 5.0 * 0.25 / count.sqrt(), "alpha {alpha}: {variance}, not {exact}");
+            for shift in 1..5 {
+                let share = mixed.iter().filter(|m| m.shift == shift).count() as f64 / count;
+                assert!((share - 0.25).abs() < 5.0 * (0.1875 / count).sqrt(), "shift {shift}: {share}");
+            }
+            assert!(mixed.iter().all(|m| (1..5).contains(&m.shift) && (0.0..=1.0).contains(&m.share)));
+        }
+    }
+
+    #[test]
+    fn a_sample_alone_is_not_mixed_and_an_update_draws_the_same_again() {
+        let mixup = Mixup { alpha: 0.4, probability: 1.0 };
+        assert!(mixes(1, mixup).iter().all(Option::is_none));
+        assert_eq!(mixes(3, mixup), mixes(3, mixup));
+    }
+}

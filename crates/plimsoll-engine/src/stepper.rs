@@ -3,9 +3,10 @@
 use plimsoll_plan::batch::BatchSlot;
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::program::Program;
+use plimsoll_plan::series_batch::SeriesSlot;
 
 use crate::cuda::{CudaEngine, CudaOptions, LossScale};
-use crate::engine::{Engine, Updates};
+use crate::engine::{Engine, SeriesHead, Updates};
 use crate::error::EngineError;
 use crate::generate::GenerateOptions;
 use crate::snapshot::Snapshot;
@@ -106,6 +107,27 @@ impl Stepper {
         match self {
             Stepper::Cpu(engine) => engine.slot(),
             Stepper::Card(engine) => engine.slot(),
+        }
+    }
+
+    /// Lends the batch of a model of series to the loader.
+    pub fn series_slot(&mut self) -> Result<SeriesSlot<'_>, EngineError> {
+        match self {
+            Stepper::Cpu(engine) => engine.series_slot(),
+            Stepper::Card(engine) => engine.series_slot(),
+        }
+    }
+
+    /// Answers of a head to the batch that was evaluated last, into `out`: as many as it has room for.
+    pub fn read_answers(&self, of: SeriesHead, out: &mut [f32]) -> Result<(), EngineError> {
+        let none = EngineError::NotPlanned { what: "such a head" };
+        match self {
+            Stepper::Cpu(engine) => {
+                let answers = engine.answers(of).filter(|answers| answers.len() >= out.len()).ok_or(none)?;
+                out.copy_from_slice(&answers[..out.len()]);
+                Ok(())
+            }
+            Stepper::Card(engine) => engine.read_answers(of, out),
         }
     }
 

@@ -6,6 +6,7 @@
 mod decoder;
 mod fixture;
 mod random;
+mod series;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,8 +18,9 @@ use fixture::choices;
 use plimsoll_engine::{Engine, MicroStep, Snapshot, Updates, with_cores};
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::op::LSTM_BLOCK;
 use plimsoll_plan::program::{EvalJob, Job, compile};
-use plimsoll_plan::spec::Dropouts;
+use plimsoll_plan::spec::{Dropouts, Mixup};
 use plimsoll_plan::train::OptimizerSpec;
 use plimsoll_plan::trained::{LoraSpec, Storage, TrainSpec};
 use random::{Stream, batches, job, v10, v11};
@@ -137,6 +139,7 @@ fn steps_after_the_first_allocate_nothing_and_the_count_can_see() {
         }
     }
     decoders_allocate_nothing();
+    series_allocate_nothing();
 }
 
 fn decoders_allocate_nothing() {
@@ -161,5 +164,35 @@ fn decoders_allocate_nothing() {
                 assert!(counts.iter().all(|c| *c == 0), "{name}, {threads} threads, {optimizer}: {counts:?}");
             }
         }
+    }
+}
+
+fn series_allocate_nothing() {
+    for (spec, micro_batch, threads) in [(series::v1(), 6, 1), (series::v2(), 6, 3), (series::long(series::v2()), 3, 2)]
+    {
+        let mut spec = spec;
+        spec.set_dropout(0.3);
+        spec.loss.mixup = Some(Mixup { alpha: 0.4, probability: 0.5 });
+        let job = Job { threads, clip: true, ..series::job(&spec, 6) };
+        let batch = series::Windows::draw(&spec, 6, &mut series::Stream(4), true);
+        let plan = Choices { recompute: 1, lstm_every: LSTM_BLOCK, ..Choices::plain(micro_batch) };
+        let program = compile(&job, &plan);
+        let run = || {
+            let updates = Updates { optimizer: job.optimizer.clone(), clip_norm: Some(1.0), seed: 1 };
+            let mut engine = Engine::start(program, Some(updates)).unwrap();
+            for (index, (_, values)) in series::weights(&spec, 3).iter().enumerate() {
+                engine.param_mut(index).copy_from_slice(values);
+            }
+            let mut counts = Vec::new();
+            for nth in 0..8 {
+                let (_, trained) = allocations(|| series::update(&mut engine, &batch, nth, 1e-3));
+                batch.stage(&mut engine, 0..micro_batch);
+                let (_, evaluated) = allocations(|| engine.eval(micro_batch).unwrap());
+                counts.push(trained + evaluated);
+            }
+            counts.split_off(1)
+        };
+        let counts = on_threads(threads, run);
+        assert!(counts.iter().all(|c| *c == 0), "series, {threads} threads: {counts:?}");
     }
 }

@@ -4,8 +4,7 @@
 
 use std::process::Command;
 
-#[test]
-fn every_kernel_computes_what_numpy_does() {
+fn computes_what_numpy_does(script: &str) {
     let Some(python) = std::env::var_os("PLIMSOLL_PYTHON") else {
         println!("skipped: PLIMSOLL_PYTHON is not set");
         return;
@@ -14,8 +13,18 @@ fn every_kernel_computes_what_numpy_does() {
         println!("skipped: there is no g++");
         return;
     }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/emulated/test_ops.py");
+    let script = format!("{}/kernels/emulated/{script}", env!("CARGO_MANIFEST_DIR"));
     let ran = Command::new(python).arg(script).output().unwrap();
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(ran.status.success(), "{}\n{}", said(&ran.stdout), said(&ran.stderr));
+}
+
+#[test]
+fn every_kernel_computes_what_numpy_does() {
+    computes_what_numpy_does("test_ops.py");
+}
+
+#[test]
+fn every_kernel_of_series_computes_what_numpy_does() {
+    computes_what_numpy_does("test_series.py");
 }

@@ -8,10 +8,11 @@ mod series;
 
 use fixture::distance;
 use plimsoll_plan::choices::Choices;
+use plimsoll_plan::op::LSTM_BLOCK;
 use plimsoll_plan::program::Job;
 use plimsoll_plan::spec::{Param, SeriesSpec};
 use plimsoll_plan::trained::TrainSpec;
-use series::{Question, Stream, Tensors, Windows, ask, job, others, update, v1, v2, weights, with};
+use series::{Question, Stream, Tensors, Windows, ask, job, long, others, update, v1, v2, weights, with};
 
 const UPDATES: usize = 20;
 const SAMPLES: usize = 6;
@@ -37,6 +38,8 @@ fn cases() -> Vec<Case> {
         case("v2", v2(), SAMPLES, Some(0.7)),
         case("v1_accumulated", v1(), SAMPLES / 2, Some(0.5)),
         case("v2_accumulated", v2(), SAMPLES / 2, None),
+        case("v1_long", long(v1()), SAMPLES, None),
+        case("v2_long", long(v2()), SAMPLES / 2, None),
     ];
     list.extend(others().into_iter().map(|(name, spec)| case(name, spec, SAMPLES, None)));
     list
@@ -63,11 +66,10 @@ impl Case {
 
     fn plans(&self) -> Vec<Choices> {
         let plain = Choices::plain(self.micro);
-        let steps = self.spec.lstm_steps();
         vec![
             plain,
-            Choices { recompute: self.spec.conv.len(), lstm_every: 2, ..plain },
-            Choices { recompute: 1.min(self.spec.conv.len()), lstm_every: steps.div_ceil(2), ..plain },
+            Choices { recompute: self.spec.conv.len(), lstm_every: LSTM_BLOCK, ..plain },
+            Choices { recompute: 1.min(self.spec.conv.len()), lstm_every: 2 * LSTM_BLOCK, ..plain },
         ]
     }
 

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::MirrorError;
 use crate::download::{Fetcher, Got};
 use crate::folders::Contents;
-use crate::layout::{BASE, CHECKPOINTS, COMPLETE, IDENTITY, JOB, JOURNAL, PLAN, step_key};
+use crate::layout::{BASE, CHECKPOINTS, COMPLETE, DESCRIPTION, IDENTITY, JOB, JOURNAL, PLAN, step_key};
 use crate::patience::Patience;
 use crate::remote::{Missing, Remote};
 use crate::report::{Mode, Report};
@@ -69,7 +69,7 @@ impl Fetcher<'_> {
         state.run = identity.run;
         state.write(out)?;
         // The job first: a folder with a checkpoint and no job would be nobody's run.
-        for (name, needed) in [(JOB, true), (PLAN, false), (JOURNAL, false)] {
+        for (name, needed) in [(JOB, true), (DESCRIPTION, false), (PLAN, false), (JOURNAL, false)] {
             let to = out.join(name);
             if !to.exists() && self.bring(name, &to, None, &mut |_| {}).await? == Got::Absent && needed {
                 return Err(MirrorError::NoRun { url, key: name.to_string() });

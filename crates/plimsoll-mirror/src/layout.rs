@@ -6,6 +6,8 @@
 pub(crate) const IDENTITY: &str = "mirror.json";
 /// The job, with absolute paths of the machine that it ran on.
 pub(crate) const JOB: &str = "job.toml";
+/// The description of the model, where it has one and no folder.
+pub(crate) const DESCRIPTION: &str = "model.toml";
 /// The plan.
 pub(crate) const PLAN: &str = "plan.json";
 /// The journal, as far as it was when the last checkpoint or the end was copied.
@@ -22,8 +24,9 @@ pub(crate) const BASE: &str = "base";
 pub(crate) const COMPLETE: &str = ".complete";
 
 /// What of a model folder goes to `base`: all that is needed to go on but the weights, which the checkpoint has.
-pub(crate) const BASE_FILES: [&str; 8] = [
+pub(crate) const BASE_FILES: [&str; 9] = [
     "config.json",
+    "normalisation.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

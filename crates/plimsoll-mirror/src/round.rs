@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::MirrorError;
-use crate::layout::{IDENTITY, JOB, JOURNAL, PLAN, SUMMARY};
+use crate::layout::{DESCRIPTION, IDENTITY, JOB, JOURNAL, PLAN, SUMMARY};
 use crate::patience::{Patience, SLOW};
 use crate::remote::{Missing, Remote};
 use crate::report::{End, Mode, Report, Wish};
@@ -178,6 +178,7 @@ impl<'a> Mirror<'a> {
     /// Copies what there is; in the last round the journal, too.
     async fn round(&mut self, last: bool) -> Result<(), MirrorError> {
         self.file(JOB).await?;
+        self.file(DESCRIPTION).await?;
         self.file(PLAN).await?;
         self.base().await?;
         self.checkpoints().await?;

@@ -239,7 +239,12 @@ pub fn save_adapter(
     partial.copy_side_files(side)?;
     let outgoing: Vec<Outgoing> = params
         .into_iter()
-        .map(|p| Outgoing { name: names::in_adapter(&p.name).unwrap_or_default(), from: p.name, shape: p.shape })
+        .map(|p| Outgoing {
+            name: names::in_adapter(&p.name).unwrap_or_default(),
+            from: p.name,
+            shape: p.shape,
+            count: false,
+        })
         .collect();
     let mut file = partial.create(WEIGHTS)?;
     write_from(&mut file, Dtype::F32, &outgoing, tensors)?;

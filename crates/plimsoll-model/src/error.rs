@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use plimsoll_plan::spec::SpecError;
 use safetensors::Dtype;
 
 /// A fact that stopped reading or writing a model.
@@ -31,6 +32,18 @@ pub enum ModelError {
     #[error("`{}`: key `{key}` must be {expected}, found `{found}`", path.display())]
     ConfigKey { path: PathBuf, key: &'static str, expected: String, found: String },
 
+    /// A key of a model of series has a value that no model can have.
+    #[error("`{}{}`: {wrong}", path.display(), at(place))]
+    Spec { path: PathBuf, place: Option<(usize, usize)>, wrong: Box<SpecError> },
+
+    /// A description is not what TOML allows, or not of the form expected.
+    #[error("`{}:{line}:{column}` is not valid: {message}", path.display())]
+    Toml { path: PathBuf, line: usize, column: usize, message: String },
+
+    /// A model of series that reads other windows than the data have.
+    #[error("`{}` describes a model with {key} = {said}, the data have {data}", path.display())]
+    OtherData { path: PathBuf, key: &'static str, said: usize, data: usize },
+
     /// Every number may be possible, the model is not.
     #[error("`{}` describes a model of {got_bytes} bytes in fp32; at most {limit_bytes} bytes are possible", path.display())]
     ModelTooLarge { path: PathBuf, got_bytes: u128, limit_bytes: u128 },
@@ -42,6 +55,10 @@ pub enum ModelError {
     /// The folder has neither model.safetensors nor an index.
     #[error("`{}` has no `model.safetensors` and no `model.safetensors.index.json`; it holds {}", dir.display(), list(found))]
     WeightsMissing { dir: PathBuf, found: Vec<String> },
+
+    /// A description has no weights.
+    #[error("`{}` describes a model of series and has no weights; they are in model folders", path.display())]
+    DescriptionWithoutWeights { path: PathBuf },
 
     /// A path that should be a plain file is something else.
     #[error("`{}` is not a plain file", path.display())]
@@ -131,6 +148,14 @@ pub enum ModelError {
     #[error("`{}`: tensor `{tensor}` must be F32, F16 or BF16, found {got}", path.display())]
     DtypeRefused { path: PathBuf, tensor: String, got: Dtype },
 
+    /// A number of batches that is less than none.
+    #[error("`{}`: tensor `{tensor}` must count from 0, found {got}", path.display())]
+    CountRefused { path: PathBuf, tensor: String, got: i64 },
+
+    /// A number of batches to be saved that is no whole number.
+    #[error("tensor `{tensor}` must be a whole number of 0 or more, given as {got}")]
+    CountGiven { tensor: String, got: f32 },
+
     /// The weights hold trained parts that the config has no place for.
     #[error("`{}` holds trained tensors that the config has no place for: {}", path.display(), list(tensors))]
     TrainedExtras { path: PathBuf, tensors: Vec<String> },
@@ -198,6 +223,11 @@ pub enum ModelError {
     /// What was written to could not take it.
     #[error("writing tensors failed: {0}")]
     Sink(#[source] io::Error),
+}
+
+/// `:line:column`, where they are known.
+fn at(place: &Option<(usize, usize)>) -> String {
+    place.map_or_else(String::new, |(line, column)| format!(":{line}:{column}"))
 }
 
 /// At most eight names, then how many more.

@@ -1,4 +1,5 @@
-//! Model folders and adapters in the layouts of Hugging Face and PEFT: config, weights and tokenizer files, in and out.
+//! Model folders and adapters in the layouts of Hugging Face and PEFT: config, weights and tokenizer files, in and out; and models
+//! of series, by a folder of the same form or by a description in TOML.
 //!
 //! Memory is lent: weights are streamed from files straight into the slices of whoever owns them, and out of them
 //! again. Nothing is mapped and no file of weights is ever held whole.
@@ -9,12 +10,14 @@
 mod adapter;
 mod chat;
 mod config;
+mod description;
 mod error;
 mod folder;
 mod header;
 pub mod init;
 mod merge;
 mod names;
+mod normalisation;
 mod partial;
 mod save;
 mod small_file;
@@ -25,11 +28,12 @@ mod write;
 
 pub use adapter::{AdapterFolder, adapter_params, save_adapter};
 pub use chat::ChatTemplate;
+pub use description::SeriesInput;
 pub use error::ModelError;
 pub use folder::ModelFolder;
 pub use merge::merge;
 pub use partial::Existing;
-pub use save::save_model;
+pub use save::{save_model, save_series};
 pub use source::{TensorSource, Views};
 pub use weights::WeightFiles;
 pub use write::{StoredTensor, TensorView, safetensors_bytes, write_safetensors, write_stored};

@@ -43,6 +43,11 @@ pub(crate) fn is_buffer(name: &str) -> bool {
     (mask && in_block(name, "h.")) || name.ends_with(".rotary_emb.inv_freq") || name == UNREAD
 }
 
+/// The number of batches that a norm of PyTorch has seen: the one whole number of a model, I64 in its files.
+pub(crate) fn is_count(name: &str) -> bool {
+    name.ends_with(".num_batches_tracked")
+}
+
 /// `h.3.attn.bias`, but not `h.3.1.attn.bias`: nothing else may hide behind the name of a buffer.
 fn in_block(name: &str, stem: &str) -> bool {
     let name = name.strip_prefix("transformer.").unwrap_or(name);

@@ -63,8 +63,12 @@ impl Partial {
     }
 
     pub(crate) fn write_json(&self, name: &str, value: &Value) -> Result<(), ModelError> {
+        self.write_text(name, &format!("{value:#}\n"))
+    }
+
+    pub(crate) fn write_text(&self, name: &str, text: &str) -> Result<(), ModelError> {
         let mut file = fs_err::File::create(self.path.join(name))?;
-        file.write_all(format!("{value:#}\n").as_bytes())?;
+        file.write_all(text.as_bytes())?;
         Ok(file.sync_all()?)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! F32 is read straight into its place. F16 and BF16 are read into the upper half of their place and widened from the
 //! bottom: element i is written to bytes [4i, 4i+4), and what is still to be read begins at 2n + 2i + 2, never below
-//! 4i + 4 while i < n. Invariant: `fill` allocates nothing; a comparison holds two buffers of 512 KiB.
+//! 4i + 4 while i < n. A count of batches (I64) becomes the nearest f32, exact up to 2^24. Invariant: `fill` allocates nothing; a comparison holds two buffers of 512 KiB.
 
 use std::io;
 
@@ -73,25 +73,23 @@ impl Stored {
     }
 
     fn element_bytes(&self) -> usize {
-        if self.dtype == Dtype::F32 { 4 } else { 2 }
+        match self.dtype {
+            Dtype::I64 => 8,
+            Dtype::F32 => 4,
+            _ => 2,
+        }
     }
 }
 
 /// Reads `out.len()` elements of a float tensor, from element `first` on.
 fn read_elements(file: &fs_err::File, stored: &Stored, first: usize, out: &mut [f32]) -> Result<(), ModelError> {
+    if stored.dtype == Dtype::I64 {
+        return (first..).zip(out).try_for_each(|(nth, x)| read_count(file, stored, nth).map(|count| *x = count));
+    }
     let n = out.len();
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(out);
-    let start = stored.start + (first * stored.element_bytes()) as u64;
     let place = bytes.len() - n * stored.element_bytes();
-    file.read_exact_at(&mut bytes[place..], start).map_err(|error| match error.kind() {
-        // It was long enough when it was opened.
-        io::ErrorKind::UnexpectedEof => ModelError::FileTruncated {
-            path: file.path().into(),
-            expected_bytes: stored.start + stored.bytes,
-            got_bytes: file.metadata().map_or(0, |facts| facts.len()),
-        },
-        _ => error.into(),
-    })?;
+    read_bytes(file, stored, first, &mut bytes[place..])?;
     match stored.dtype {
         Dtype::F16 => widen(bytes, n, |half| f16::from_bits(half).to_f32()),
         Dtype::BF16 => widen(bytes, n, |half| bf16::from_bits(half).to_f32()),
@@ -102,6 +100,29 @@ fn read_elements(file: &fs_err::File, stored: &Stored, first: usize, out: &mut [
         }
     }
     Ok(())
+}
+
+/// Reads the bytes of elements, from element `first` on.
+fn read_bytes(file: &fs_err::File, stored: &Stored, first: usize, bytes: &mut [u8]) -> Result<(), ModelError> {
+    let start = stored.start + (first * stored.element_bytes()) as u64;
+    file.read_exact_at(bytes, start).map_err(|error| match error.kind() {
+        // It was long enough when it was opened.
+        io::ErrorKind::UnexpectedEof => ModelError::FileTruncated {
+            path: file.path().into(),
+            expected_bytes: stored.start + stored.bytes,
+            got_bytes: file.metadata().map_or(0, |facts| facts.len()),
+        },
+        _ => error.into(),
+    })
+}
+
+fn read_count(file: &fs_err::File, stored: &Stored, nth: usize) -> Result<f32, ModelError> {
+    let mut bytes = [0; 8];
+    read_bytes(file, stored, nth, &mut bytes)?;
+    match i64::from_le_bytes(bytes) {
+        count if count >= 0 => Ok(count as f32),
+        got => Err(ModelError::CountRefused { path: file.path().into(), tensor: stored.name.clone(), got }),
+    }
 }
 
 /// Turns the upper `2 n` of `4 n` bytes into `n` floats in place.

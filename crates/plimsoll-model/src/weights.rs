@@ -146,6 +146,14 @@ impl WeightFiles {
         }
     }
 
+    /// Refuses any tensor that none of these parameters reads, as PyTorch does with `strict=True`.
+    pub(crate) fn nothing_else(&self, params: &[Param]) -> Result<(), ModelError> {
+        match self.extras(params) {
+            extras if extras.is_empty() => Ok(()),
+            tensors => Err(ModelError::TrainedExtras { path: self.place.clone(), tensors }),
+        }
+    }
+
     /// Tensors that none of these parameters reads. [`WeightFiles::check`] refuses those that are parts of a model (a
     /// seventh block under a config of six); the others (heads for other tasks) are worth a line to the user.
     pub fn extras(&self, params: &[Param]) -> Vec<String> {
@@ -174,7 +182,7 @@ impl WeightFiles {
         Ok(&self.stored(name)?.1.shape)
     }
 
-    /// How the file stores a tensor's numbers.
+    /// How the file stores a tensor's numbers; F32 for a count of batches, which is a whole number there.
     pub fn dtype(&self, name: &str) -> Result<Dtype, ModelError> {
         let (file, stored) = self.stored(name)?;
         float(stored).ok_or_else(|| refused(file, stored))
@@ -240,9 +248,10 @@ impl WeightFiles {
     }
 }
 
-/// The plain floats.
+/// The plain floats; a count is held as one.
 fn float(stored: &Stored) -> Option<Dtype> {
     match stored.dtype {
+        FileDtype::I64 if names::is_count(&stored.name) => Some(Dtype::F32),
         FileDtype::F32 => Some(Dtype::F32),
         FileDtype::F16 => Some(Dtype::F16),
         FileDtype::BF16 => Some(Dtype::Bf16),

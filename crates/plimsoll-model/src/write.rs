@@ -1,7 +1,7 @@
 //! Tensors into a safetensors stream: header first, then each tensor's bytes.
 //!
 //! Two ways: as whoever holds them gives them, never copied (checkpoints), and out of a [`TensorSource`] through one buffer
-//! of 256 KiB, as f32 or bf16 (models and adapters). Invariant: nothing that grows with the weights is
+//! of 256 KiB, as f32 or bf16 (models and adapters; counts of batches as I64). Invariant: nothing that grows with the weights is
 //! allocated. It knows no names: any tensors, any texts of metadata.
 
 use std::collections::BTreeSet;
@@ -10,6 +10,7 @@ use std::io::Write;
 
 use half::bf16;
 use plimsoll_plan::dtype::Dtype;
+use safetensors::Dtype as FileDtype;
 
 use crate::ModelError;
 use crate::header::{LENGTH_BYTES, METADATA_KEY};
@@ -47,18 +48,13 @@ pub fn write_stored(
     tensors: &[StoredTensor<'_>],
     mut give: impl FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
 ) -> Result<u64, ModelError> {
-    let width = |dtype: Dtype| match dtype {
-        Dtype::F32 => Ok(4),
-        Dtype::Bf16 => Ok(2),
-        dtype => Err(ModelError::DtypeNotSaved { dtype }),
-    };
-    tensors.iter().try_for_each(|tensor| width(tensor.dtype).map(drop))?;
-    let header = header(&[], tensors.iter().map(|t| (t.name, t.shape, t.dtype)))?;
+    let kinds = tensors.iter().map(|tensor| in_files(tensor.dtype)).collect::<Result<Vec<_>, _>>()?;
+    let header = header(&[], tensors.iter().zip(&kinds).map(|(t, kind)| (t.name, t.shape, *kind)))?;
     let mut written = begin(sink, &header)?;
-    for (nth, StoredTensor { name, shape, dtype }) in tensors.iter().enumerate() {
+    for (nth, StoredTensor { name, shape, .. }) in tensors.iter().enumerate() {
         let mut counted = Counted { sink, bytes: 0 };
         give(nth, &mut counted).map_err(ModelError::Sink)?;
-        let (got, width, expected) = (counted.bytes, width(*dtype)?, shape.iter().product());
+        let (got, width, expected) = (counted.bytes, kinds[nth].bitsize() / 8, shape.iter().product());
         if got != width * expected {
             return Err(ModelError::SliceLength { tensor: name.to_string(), expected, got: got / width });
         }
@@ -66,6 +62,15 @@ pub fn write_stored(
     }
     sink.flush().map_err(ModelError::Sink)?;
     Ok(written)
+}
+
+/// How files call a storage that models are saved in.
+fn in_files(dtype: Dtype) -> Result<FileDtype, ModelError> {
+    match dtype {
+        Dtype::F32 => Ok(FileDtype::F32),
+        Dtype::Bf16 => Ok(FileDtype::BF16),
+        dtype => Err(ModelError::DtypeNotSaved { dtype }),
+    }
 }
 
 /// A sink that counts.
@@ -94,6 +99,8 @@ pub(crate) struct Outgoing {
     /// Its name at the source.
     pub from: String,
     pub shape: Vec<usize>,
+    /// It is a whole number, and written as one, whatever the others are written as.
+    pub count: bool,
 }
 
 /// Writes tensors in the order given. `metadata` are free texts; `("format", "pt")` is what transformers asks for and is
@@ -119,40 +126,48 @@ pub fn safetensors_bytes(metadata: &[(&str, &str)], tensors: &[TensorView<'_>]) 
     Ok(LENGTH_BYTES + header_of_views(metadata, tensors)?.len() as u64 + data)
 }
 
-/// Writes tensors in the order given, read piece by piece and in order. Returns the number of bytes written.
+/// Writes tensors in the order given, counts before all others so that each lies at a multiple of its size; they are read piece by
+/// piece and in order. Returns the number of bytes written.
 pub(crate) fn write_from(
     sink: &mut dyn Write,
     dtype: Dtype,
     tensors: &[Outgoing],
     source: &mut dyn TensorSource,
 ) -> Result<u64, ModelError> {
-    if !matches!(dtype, Dtype::F32 | Dtype::Bf16) {
-        return Err(ModelError::DtypeNotSaved { dtype });
-    }
-    let header = header(&[], tensors.iter().map(|t| (t.name.as_str(), &t.shape[..], dtype)))?;
+    let kind = in_files(dtype)?;
+    let (counts, floats): (Vec<&Outgoing>, Vec<&Outgoing>) = tensors.iter().partition(|tensor| tensor.count);
+    let of = |t: &&'_ Outgoing| if t.count { FileDtype::I64 } else { kind };
+    let tensors = || counts.iter().chain(&floats);
+    let header = header(&[], tensors().map(|t| (t.name.as_str(), &t.shape[..], of(t))))?;
     let mut written = begin(sink, &header)?;
-    let most = tensors.iter().map(|t| t.shape.iter().product()).max().unwrap_or(0);
+    let most = tensors().map(|t| t.shape.iter().product()).max().unwrap_or(0);
     let mut buffer = vec![0.0f32; AT_ONCE.min(most)];
-    for tensor in tensors {
-        let elements: usize = tensor.shape.iter().product();
+    for tensor in tensors() {
+        let (elements, kind): (usize, FileDtype) = (tensor.shape.iter().product(), of(tensor));
         for first in (0..elements).step_by(AT_ONCE) {
             let piece = &mut buffer[..AT_ONCE.min(elements - first)];
             source.read(&tensor.from, first, piece)?;
-            match dtype {
-                Dtype::Bf16 => {
-                    let bytes = narrow(piece);
-                    sink.write_all(bytes).map_err(ModelError::Sink)?;
-                    written += bytes.len() as u64;
-                }
-                _ => {
-                    write_floats(sink, piece).map_err(ModelError::Sink)?;
-                    written += 4 * piece.len() as u64;
-                }
+            match kind {
+                FileDtype::I64 => write_counts(sink, &tensor.name, piece)?,
+                FileDtype::BF16 => sink.write_all(narrow(piece)).map_err(ModelError::Sink)?,
+                _ => write_floats(sink, piece).map_err(ModelError::Sink)?,
             }
+            written += (piece.len() * kind.bitsize() / 8) as u64;
         }
     }
     sink.flush().map_err(ModelError::Sink)?;
     Ok(written)
+}
+
+fn write_counts(sink: &mut dyn Write, tensor: &str, counts: &[f32]) -> Result<(), ModelError> {
+    for count in counts {
+        // A float below 2^63: it is the whole number itself.
+        if !(0.0..9.2e18).contains(count) || count.fract() != 0.0 {
+            return Err(ModelError::CountGiven { tensor: tensor.into(), got: *count });
+        }
+        sink.write_all(&(*count as i64).to_le_bytes()).map_err(ModelError::Sink)?;
+    }
+    Ok(())
 }
 
 /// Rounds to bf16 in place: element i is read from bytes [4i, 4i+4) and written to [2i, 2i+2), which are read already.
@@ -179,13 +194,13 @@ fn header_of_views(metadata: &[(&str, &str)], tensors: &[TensorView<'_>]) -> Res
             return Err(ModelError::SliceLength { tensor: tensor.name.into(), expected, got: tensor.data.len() });
         }
     }
-    header(metadata, tensors.iter().map(|t| (t.name, t.shape, Dtype::F32)))
+    header(metadata, tensors.iter().map(|t| (t.name, t.shape, FileDtype::F32)))
 }
 
 /// The header's JSON, padded with spaces so that the data begin at a multiple of eight.
 fn header<'a>(
     metadata: &[(&str, &str)],
-    tensors: impl Iterator<Item = (&'a str, &'a [usize], Dtype)>,
+    tensors: impl Iterator<Item = (&'a str, &'a [usize], FileDtype)>,
 ) -> Result<String, ModelError> {
     let mut texts: serde_json::Map<String, serde_json::Value> =
         metadata.iter().map(|(key, value)| (key.to_string(), (*value).into())).collect();
@@ -195,18 +210,17 @@ fn header<'a>(
     let mut names = BTreeSet::new();
     let mut begin = 0;
     for (name, shape, dtype) in tensors {
-        let (kind, element_bytes) = if dtype == Dtype::Bf16 { ("BF16", 2) } else { ("F32", 4) };
         if name == METADATA_KEY {
             return Err(ModelError::ReservedName { tensor: name.into() });
         }
         if !names.insert(name) {
             return Err(ModelError::GivenTwice { tensor: name.into() });
         }
-        let end = begin + element_bytes * shape.iter().product::<usize>() as u64;
+        let end = begin + (dtype.bitsize() / 8 * shape.iter().product::<usize>()) as u64;
         // Writing into a String cannot fail.
         let _ = write!(
             header,
-            r#",{}:{{"dtype":"{kind}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#,
+            r#",{}:{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#,
             quoted(name),
         );
         begin = end;

@@ -7,7 +7,7 @@ use plimsoll_model::{ModelError, ModelFolder};
 use plimsoll_plan::spec::{FeedForward, T5Spec};
 use serde_json::{Value, json};
 
-const KNOWN: &str = "`t5`, `mt5`, `gpt2`, `llama`, `mistral`, `qwen2` or `qwen3`";
+const KNOWN: &str = "`t5`, `mt5`, `gpt2`, `llama`, `mistral`, `qwen2`, `qwen3` or `cnn-lstm`";
 
 fn open(config: &Value) -> Result<ModelFolder, ModelError> {
     let dir = tempfile::tempdir().unwrap();

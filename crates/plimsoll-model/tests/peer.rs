@@ -9,7 +9,7 @@ use std::process::Command;
 
 use plimsoll_model::{AdapterFolder, Existing, ModelFolder, Views, init, merge, save_adapter, save_model};
 use plimsoll_plan::dtype::Dtype;
-use plimsoll_plan::spec::{DecoderSpec, ModelSpec, Positions};
+use plimsoll_plan::spec::{DecoderSpec, ModelSpec, Param, Positions, SeriesSpec, is_running, series_params};
 use serde_json::{Value, json};
 
 /// The Python with transformers, or why there is none.
@@ -103,6 +103,44 @@ fn a_decoder_that_transformers_made_and_we_rewrote_computes_the_same_in_transfor
             }
         }
     });
+}
+
+#[test]
+fn a_cnn_lstm_that_pytorch_wrote_and_we_rewrote_is_loaded_strictly_and_answers_the_same() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    with_peer(&python, "series.py", 5, |case, facts| {
+        let folder = rewrite(case);
+        let spec = folder.spec().series().unwrap();
+        let counted: usize = series_params(spec).iter().filter(|p| !is_running(&p.name)).map(Param::elements).sum();
+        assert_eq!(facts["parameters"], counted, "{}", case.display());
+        let (_, weights) = ModelFolder::open_with_weights(case.join("source")).unwrap();
+        for block in 0..facts["norms"].as_u64().unwrap() {
+            let mut count = [0.0];
+            weights.fill(&format!("cnn_blocks.{block}.batch_norm.num_batches_tracked"), &mut count).unwrap();
+            assert_eq!(count, [5.0], "{}", case.display());
+        }
+    });
+}
+
+#[test]
+fn no_head_may_have_a_name_that_a_module_of_pytorch_has() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("names.json");
+    run(&python, "series.py", "names", &file);
+    let names: Vec<String> = serde_json::from_str(&fs_err::read_to_string(file).unwrap()).unwrap();
+    assert!(names.len() > 40);
+    for name in names {
+        let mut spec = SeriesSpec::hybrid_v1(3);
+        spec.values.as_mut().unwrap().name = name.clone();
+        assert!(spec.check().is_err(), "`{name}` is taken");
+    }
 }
 
 #[test]

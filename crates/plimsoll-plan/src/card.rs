@@ -5,6 +5,7 @@
 
 mod cost;
 mod explain;
+mod series;
 
 use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use crate::footprint::{self, Beside, CardOverheads, Footprint};
 use crate::program::{Job, Program, compile};
 use crate::search::loader_threads;
 use crate::snapshot::snapshot_bytes;
-use crate::spec::ModelSpec;
+use crate::spec::{ModelSpec, SeriesSpec};
 use cost::{flops_per_update, seconds};
 pub(crate) use explain::remedies;
 
@@ -132,6 +133,9 @@ impl Search<'_> {
 
     /// A frame with less and less kept for the backward pass.
     fn levels(&self, frame: Choices) -> Vec<Choices> {
+        if let Some(spec) = self.job.spec.series() {
+            return series::levels(spec, &self.pins, frame);
+        }
         let blocks = self.job.spec.blocks();
         let Pins { recompute, recompute_attention, recompute_feed_forward, .. } = self.pins;
         match (recompute, recompute_attention, recompute_feed_forward) {
@@ -205,6 +209,8 @@ fn frames(job: &Job, pins: &Pins, loader_threads: usize) -> Vec<Choices> {
     let rows = job.source_len.max(job.target_len);
     let micro: Vec<usize> = match pins.micro_batch {
         Some(n) => vec![n],
+        // Where the micro-batch is part of the result, it is the whole batch.
+        None if job.spec.series().is_some_and(SeriesSpec::batch_matters) => vec![batch],
         None => (1..=batch).rev().filter(|n| batch.is_multiple_of(*n) && (*n == 1 || n * rows <= MOST_ROWS)).collect(),
     };
     let mut list = Vec::new();
@@ -225,7 +231,7 @@ fn frames(job: &Job, pins: &Pins, loader_threads: usize) -> Vec<Choices> {
         chunks.dedup();
         let leans = pins.lean.map_or(vec![false, true], |lean| vec![lean]);
         let norms = match (&job.spec, pins.keep_norms) {
-            (ModelSpec::T5(_), _) => vec![false],
+            (ModelSpec::T5(_) | ModelSpec::Series(_), _) => vec![false],
             (_, Some(keep)) => vec![keep],
             (_, None) => vec![false, true],
         };
@@ -280,7 +286,8 @@ fn describe(job: &Job, terms: &Terms, card: &CardTerms, chosen: &Candidate, prog
         simd: job.simd,
         source_len: job.source_len,
         target_len: job.target_len,
-        one_side: job.spec.decoder().is_some(),
+        one_side: job.spec.t5().is_none(),
+        windows: job.spec.series().is_some(),
         smallest: ram_with(terms.saves && terms.pins.snapshot == Some(true)).peak,
         ram,
         vram,

@@ -31,6 +31,7 @@ pub struct Choices {
     #[serde(default)]
     pub keep_norms: bool,
     /// Of an LSTM: so many steps apart its cells are kept, and the gates between them are computed again; 0: gates are kept.
+    /// Counted in whole blocks (`op::LSTM_BLOCK`), by which weight gradients are summed.
     #[serde(default)]
     pub lstm_every: usize,
 }

@@ -91,6 +91,10 @@ pub enum Verdict {
     TooBig,
 }
 
+fn is_false(said: &bool) -> bool {
+    !said
+}
+
 /// What will be done, and what it takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -120,6 +124,9 @@ pub struct Plan {
     /// Samples have one side: source and target are the same tokens.
     #[serde(default)]
     pub one_side: bool,
+    /// Samples are windows of series: `source_len` steps of numbers, no tokens.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub windows: bool,
     /// RAM over all processes.
     pub ram: Footprint,
     /// RAM of the smallest plan with the same result that the user's pins leave: what planning anew could come down to.
@@ -279,6 +286,7 @@ fn describe(search: &Search, found: &Found, seconds_per_update: f64, disk: Footp
         source_len: job.source_len,
         target_len: job.target_len,
         one_side: job.spec.t5().is_none(),
+        windows: job.spec.series().is_some(),
         ram,
         smallest: Bytes::ZERO,
         vram: Footprint::default(),

@@ -1,16 +1,24 @@
 //! Where a program runs, and what that changes in its tapes: on a card, activations may be of 16 bits, products read
 //! copies of the weights in that form, and scratch is the card's kernels' own.
 
+mod series;
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchShape;
 use crate::choices::Choices;
 use crate::dtype::Dtype;
-use crate::op::{AttentionShape, MaxRows, Op};
+use crate::op::{AttentionShape, MaxRows, Op, SeriesOp};
 use crate::place::aligned;
-use crate::program::Program;
+use crate::program::{Placed, Program};
+use crate::spec::ModelSpec;
 use crate::tape::{Id, Role, Store, Tape, Tensor};
 use crate::train::OptimizerSpec;
+
+pub use series::{
+    LSTM_COUNTER, LSTM_UNITS, LSTM_WALKED, SERIES_FACTS, gathered_rows, series_arrays, series_sides,
+    series_staged_words, stats_chunks, stats_words,
+};
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,7 +157,9 @@ pub fn panel_words(store: &Store, weight: Id, form: &CudaForm) -> usize {
 
 /// Row chunks that sums over rows are cut into: from the most rows alone, so that sums come out the same.
 pub fn row_chunks(rows: usize) -> usize {
-    rows.div_ceil(128).clamp(1, 64)
+    // Series have millions of rows of few columns: more chunks keep a card busy.
+    let most = rows.div_ceil(1024).clamp(64, 512);
+    rows.div_ceil(128).clamp(1, most)
 }
 
 /// Chunks of rows where both gradients of an RMS norm come in one pass: a block takes a chunk, and a card has room for some hundreds.
@@ -227,8 +237,10 @@ fn op_scratch(op: &Op, tape: &Tape, store: &Store, rows: &MaxRows, form: &CudaFo
             let samples = queries.div_ceil(shape.max_queries.max(1));
             let partial = dbias.map_or(0, |_| shape.bias_partial_words(queries, samples));
             let parts = shape.kv_partial_words(rows.of(shape.keys), form);
-            aligned(queries * shape.heads) + aligned(partial) + aligned(parts)
+            let scores = shape.score_words(rows.samples, form, 2);
+            aligned(queries * shape.heads) + aligned(partial) + aligned(parts) + scores
         }
+        Op::Attention { shape, .. } => shape.score_words(rows.samples, form, 1),
         Op::GradientNorm { gradients } => {
             let words = |id: &Id| match tape.own(*id) {
                 Some(own) => tape.tensors[own].words,
@@ -238,6 +250,7 @@ fn op_scratch(op: &Op, tape: &Tape, store: &Store, rows: &MaxRows, form: &CudaFo
             let chunks = |id: &Id| words(id).div_ceil(UPDATE_CHUNK) + GROUPED;
             aligned(2 * gradients.iter().map(chunks).sum::<usize>())
         }
+        Op::Series(op) => series::series_scratch(op, store, rows, form),
         _ => 0,
     }
 }
@@ -289,11 +302,24 @@ const MOST_CAPTURED: usize = 2000;
 /// Sizes of a batch that are captured, where its rows vary.
 const CAPTURED_SIZES: usize = 6;
 
+/// What a captured run of a tape counts as: its ops, and of series their launches, which are many more.
+pub fn tape_launches(tape: &Tape, rows: &MaxRows, form: &CudaForm) -> usize {
+    let launches = |op: &Op| match op {
+        Op::Series(op) => series::series_launches(op, rows, form),
+        Op::Attention { shape, .. } => shape.launches(rows.samples, form, 1, 3),
+        Op::AttentionBackward { shape, .. } => shape.launches(rows.samples, form, 2, 6),
+        _ => 1,
+    };
+    tape.ops.iter().map(launches).sum()
+}
+
 /// Ops that an engine captures of a program at most: a few sizes of a batch, unless it is long. What goes beyond is launched op by
 /// op.
 pub fn captured_ops(program: &Program) -> usize {
     let tapes = [&program.micro, &program.update, &program.eval];
-    let ops: usize = tapes.into_iter().flatten().map(|placed| placed.tape.ops.len()).sum();
+    let form = program.device.cuda().copied().unwrap_or(CudaForm::of(Dtype::F32));
+    let of = |placed: &Placed| tape_launches(&placed.tape, &placed.rows, &form);
+    let ops: usize = tapes.into_iter().flatten().map(of).sum();
     (CAPTURED_SIZES * ops).min(MOST_CAPTURED)
 }
 
@@ -309,6 +335,7 @@ pub fn table_words(tape: &Tape) -> usize {
     let own = tape.ops.iter().map(|op| match op {
         Op::RopeTable { width, len, .. } => aligned(len * width),
         Op::BiasExpand { shape, .. } | Op::BiasCollect { shape, .. } => aligned(shape.span()),
+        Op::Series(SeriesOp::Loss { terms, .. }) => aligned(terms.class_weights.len()),
         _ => 0,
     });
     let groups = update_groups(tape);
@@ -349,6 +376,14 @@ pub const PART_ARRAYS: usize = 13;
 pub fn staged_words(batch: &BatchShape, part_samples: usize) -> usize {
     let part = BatchShape { samples: part_samples, ..*batch };
     STEP_WORDS + batch.samples.div_ceil(part_samples.max(1)) * part_words(&part)
+}
+
+/// Words of the staging area of a model on a card.
+pub fn staged_of(spec: &ModelSpec, batch: &BatchShape, part_samples: usize) -> usize {
+    match spec {
+        ModelSpec::Series(spec) => series_staged_words(spec, batch.samples),
+        ModelSpec::T5(_) | ModelSpec::Decoder(_) => staged_words(batch, part_samples),
+    }
 }
 
 /// Words of one part.

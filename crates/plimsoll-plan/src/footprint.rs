@@ -1,6 +1,6 @@
 //! The footprint: every part of a run that costs memory or disk, by name, and their sum.
 
-use plimsoll_machine::Bytes;
+pub use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::device::captured_ops;
@@ -14,6 +14,9 @@ pub struct Overheads {
     pub program: Bytes,
     /// The tokenizer, loaded and trimmed.
     pub tokenizer: Bytes,
+    /// Rows of series that are held in memory.
+    #[serde(default)]
+    pub rows: Bytes,
     /// The most that the worker held while it started.
     pub startup_peak: Bytes,
     /// The supervisor process.
@@ -27,6 +30,13 @@ pub struct Overheads {
     /// The process that copies checkpoints elsewhere; zero where there is none.
     #[serde(default)]
     pub mirror: Bytes,
+}
+
+impl Overheads {
+    /// What the data take whatever is chosen: a tokenizer, or rows.
+    fn data(&self) -> Bytes {
+        self.tokenizer + self.rows
+    }
 }
 
 /// What the choices of a plan take in the worker besides its arena.
@@ -127,7 +137,7 @@ fn start_total(overheads: &Overheads) -> Bytes {
 pub(crate) fn ram_total(arena: Bytes, beside: &Beside, threads: usize, overheads: &Overheads) -> Bytes {
     let arena = Bytes(arena.0.next_multiple_of(4096));
     let stacks = overheads.stack * (threads + beside.loader_threads) as u64;
-    let held = overheads.program + overheads.tokenizer + beside.loader + stacks + beside.snapshot(overheads);
+    let held = overheads.program + overheads.data() + beside.loader + stacks + beside.snapshot(overheads);
     let worker = arena + held;
     let others =
         overheads.checkpoint_writer + beside.evaluation(overheads) + overheads.supervisor + overheads.mirror + RESERVE;
@@ -146,7 +156,7 @@ pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: By
     let staging = Bytes(arena) - bytes(parts.store + parts.transient + parts.workspace);
     let stacks = overheads.stack * (program.threads + beside.loader_threads) as u64;
     let snapshot = beside.snapshot(overheads);
-    let worker = Bytes(arena) + overheads.program + overheads.tokenizer + beside.loader + stacks + snapshot;
+    let worker = Bytes(arena) + overheads.program + overheads.data() + beside.loader + stacks + snapshot;
     let mut list = vec![
         ("weights", bytes(weights)),
         ("frozen weights", bytes(frozen)),
@@ -157,6 +167,7 @@ pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: By
         ("batch", staging),
         ("program", overheads.program),
         ("tokenizer", overheads.tokenizer),
+        ("rows", overheads.rows),
         ("loader", beside.loader),
         ("thread stacks", stacks),
         ("snapshot", snapshot),
@@ -182,12 +193,13 @@ pub fn host_ram(program: &Program, beside: &Beside, overheads: &Overheads, budge
     // Two of them pinned, in turn.
     let staged = staging_words(&program.shape, None) + 2 * program.parts.staging + program.parts.tables;
     let (batch, snapshot) = (Bytes(staged as u64 * 4), beside.snapshot(overheads));
-    let worker = batch + overheads.program + overheads.tokenizer + beside.loader + stacks + snapshot;
+    let worker = batch + overheads.program + overheads.data() + beside.loader + stacks + snapshot;
     let mut list = vec![
         ("batch", batch),
         ("pieces on their way", PIECES + quantised_tensor(program)),
         ("program and CUDA", overheads.program),
         ("tokenizer", overheads.tokenizer),
+        ("rows", overheads.rows),
         ("loader", beside.loader),
         ("thread stacks", stacks),
         ("snapshot", snapshot),

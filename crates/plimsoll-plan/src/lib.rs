@@ -29,6 +29,7 @@ mod rung;
 mod search;
 mod series;
 pub mod series_batch;
+pub mod series_matrix;
 mod shelf;
 pub mod snapshot;
 pub mod spec;

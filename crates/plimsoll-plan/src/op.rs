@@ -9,7 +9,7 @@ use crate::spec::RopeSpec;
 use crate::tape::{Id, Store};
 use crate::tiles::{Tiles, matmul_workspace};
 
-pub use series::{Answer, BatchNormed, ConvShape, LstmShape, LstmWeights, PoolShape, Running, SeriesOp};
+pub use series::{Answer, BatchNormed, ConvShape, LSTM_BLOCK, LstmShape, LstmWeights, PoolShape, Running, SeriesOp};
 
 /// Which rows an op runs over; how many there are is known when a batch arrives, the most is in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -546,6 +546,7 @@ impl Op {
                 all(&[*grad]);
                 all(state);
             }
+            Op::Series(op) => op.always_f32(f),
             _ => {}
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::batch::BatchShape;
 use crate::choices::Choices;
-use crate::device::{Device, MAP_WORDS, add_copies, narrow, scratch, staged_words, table_words};
+use crate::device::{Device, MAP_WORDS, add_copies, narrow, scratch, staged_of, table_words};
 use crate::dtype::{Dtype, GROUP};
 use crate::family;
 use crate::generation::{GenerateShape, Generation};
@@ -395,7 +395,7 @@ pub fn compile(job: &Job, choices: &Choices) -> Program {
         Device::Cuda(_) => {
             let tapes = [Some(&micro), update.as_ref(), eval.as_ref()];
             let of_tapes = tapes.into_iter().flatten().map(|placed| table_words(&placed.tape)).sum::<usize>();
-            (staged_words(&shape, part.samples), MAP_WORDS + of_tapes)
+            (staged_of(&job.spec, &shape, part.samples), MAP_WORDS + of_tapes)
         }
     };
     let (store_words, transient) = (job.device.whole(store_words), job.device.whole(aligned(transient)));
@@ -531,7 +531,7 @@ impl Program {
             Device::Cpu => (workspace(&tape, &store, &rows, simd, threads), staging_of(&spec, &shape, None), 0),
             Device::Cuda(form) => {
                 let tables = MAP_WORDS + table_words(&tape);
-                (scratch(&tape, &store, &rows, &form, optimizer), staged_words(&shape, shape.samples), tables)
+                (scratch(&tape, &store, &rows, &form, optimizer), staged_of(&spec, &shape, shape.samples), tables)
             }
         };
         let (store_words, transient) = (device.whole(store_words), device.whole(aligned(places.words)));

@@ -68,7 +68,7 @@ pub(crate) fn remedies(job: &Job, terms: &Terms, plan: &Plan) -> Vec<Remedy> {
 }
 
 /// Half of the samples an update, then half of those.
-fn smaller_batches(job: &Job) -> impl Iterator<Item = (String, Job)> {
+pub(crate) fn smaller_batches(job: &Job) -> impl Iterator<Item = (String, Job)> {
     let halves = std::iter::successors(Some(job.effective_batch), |n| (*n > 1).then_some(n / 2)).skip(1).take(3);
     halves.map(|n| (format!("effective batch {n} (another result)"), Job { effective_batch: n, ..job.clone() }))
 }

@@ -175,7 +175,7 @@ impl<'a> Search<'a> {
     /// Tokens of one update with full lengths.
     pub fn tokens(&self) -> f64 {
         let job = self.job;
-        let each = if job.spec.decoder().is_some() { job.source_len } else { job.source_len + job.target_len };
+        let each = if job.spec.t5().is_some() { job.source_len + job.target_len } else { job.source_len };
         (job.effective_batch * each) as f64
     }
 

@@ -11,6 +11,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.choices;
         let lengths = match self.one_side {
+            _ if self.windows => format!("windows of {} steps", self.source_len),
             true => format!("samples of {} tokens", self.source_len),
             false => format!("source {}, target {} tokens", self.source_len, self.target_len),
         };
@@ -19,6 +20,10 @@ impl fmt::Display for Plan {
             "effective batch {} = micro-batch {} x accumulation {}; {lengths}",
             self.effective_batch, self.micro_batch, self.accumulation
         )?;
+        let loss = match self.windows {
+            true => String::new(),
+            false => format!("loss {} rows at a time; ", c.loss_chunk),
+        };
         let update = if c.optimizer_in_backward { "in" } else { "after" };
         let more = |what: &str, blocks: usize| match blocks {
             0 => String::new(),
@@ -27,9 +32,16 @@ impl fmt::Display for Plan {
         let parts = more("feed-forward part", c.recompute_feed_forward) + &more("attention", c.recompute_attention);
         writeln!(
             f,
-            "recompute {} of {} blocks{parts}; loss {} rows at a time; update {update} the backward pass; {} compute and {} loader threads",
-            c.recompute, self.blocks, c.loss_chunk, self.threads, c.loader_threads
+            "recompute {} of {} blocks{parts}; {loss}update {update} the backward pass; {} compute and {} loader threads",
+            c.recompute, self.blocks, self.threads, c.loader_threads
         )?;
+        if c.lstm_every > 0 {
+            writeln!(
+                f,
+                "LSTM: cells are kept every {} steps, and what is between them is computed again",
+                c.lstm_every
+            )?;
+        }
         if c.keep_norms {
             writeln!(f, "outputs of norms are kept for the backward pass")?;
         }

@@ -10,7 +10,7 @@ use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::footprint::{CardOverheads, DiskFacts, disk, vram};
 use plimsoll_plan::op::{AttentionShape, Side};
 use plimsoll_plan::program::{Job, compile};
-use plimsoll_plan::spec::{DecoderSpec, T5Spec};
+use plimsoll_plan::spec::{DecoderSpec, SeriesSpec, T5Spec};
 use plimsoll_plan::tape::{Id, Role};
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::train::OptimizerSpec;
@@ -168,4 +168,31 @@ fn what_is_too_big_is_told_what_would_fit_and_what_fits_what_was_given_up_for_it
     assert!(plan.cuts.len() == 1 && plan.cuts[0].saved > 0 && plan.cuts[0].slower_percent > 0.0, "{:?}", plan.cuts);
     let next = plan.next_faster.unwrap();
     assert!(next.lacks > Bytes::gib(1) && told.contains("more VRAM"), "{told}");
+}
+
+#[test]
+fn a_model_of_series_keeps_its_batch_whole_and_gives_up_convolutions_before_steps() {
+    let spec = SeriesSpec::hybrid_v2(112);
+    let job = Job::of_series(spec, 256, OptimizerSpec::adamw(5e-5), (2, Simd::Avx2));
+    let job = Job { device: Device::Cuda(CudaForm::of(Dtype::F32)), clip: true, ..job };
+    let free = choose(&job, &on_card(Bytes::gib(100))).plan;
+    assert_eq!((free.verdict, free.micro_batch, free.choices.lstm_every), (Verdict::Fits, 256, 0));
+    let mut last = free.vram.peak;
+    let mut steps = Vec::new();
+    for share in [0.9, 0.8, 0.7, 0.6, 0.5] {
+        let decision = choose(&job, &on_card(Bytes((free.vram.peak.0 as f64 * share) as u64)));
+        let plan = decision.plan;
+        if plan.verdict == Verdict::TooBig {
+            break;
+        }
+        assert!(plan.vram.peak <= last && plan.micro_batch == 256, "{plan}");
+        assert_eq!(decision.program, compile(&decision.job, &plan.choices));
+        assert!(plan.seconds_per_update >= free.seconds_per_update);
+        assert!(plan.choices.lstm_every == 0 || plan.choices.recompute == 3, "{plan}");
+        (last, steps) = (plan.vram.peak, [steps, vec![plan.choices.lstm_every]].concat());
+    }
+    assert!(steps.len() >= 2, "something can be given up: {steps:?}");
+    let narrow = Job { device: Device::Cuda(CudaForm::of(Dtype::Bf16)), ..job };
+    let share = choose(&narrow, &on_card(Bytes::gib(100))).plan.vram.peak.0 as f64 / free.vram.peak.0 as f64;
+    assert!((0.45..0.75).contains(&share), "{share}");
 }

@@ -13,7 +13,7 @@ use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{WatchError, number};
+use crate::{EvalScores, WatchError, number};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,6 +91,9 @@ pub enum Event {
         /// Share of answers that are exactly right, 0 to 1, where answers were generated.
         #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
         exact: Option<f64>,
+        /// What else is known, of series.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scores: Option<EvalScores>,
         /// Its wall time.
         #[serde(with = "number")]
         seconds: f64,
@@ -134,7 +137,7 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// All steps are done.
+    /// The run is done.
     Finished {
         /// How many.
         steps: u64,
@@ -146,6 +149,9 @@ pub enum Event {
         seconds: f64,
         /// The measured peak of RAM, all processes.
         peak_ram_bytes: Bytes,
+        /// Why it ended before the last of its steps, where it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        early: Option<String>,
     },
     /// Something that the user should know and that stops nothing.
     Warning {

@@ -17,5 +17,5 @@ pub use error::WatchError;
 pub use journal::{Cut, Event, Journal, Member, Moment, Reading, Record, SaveReason, Seen, last, read};
 pub use loss::{effective_losses, losses};
 pub use progress::{Progress, Rhythm, Shown, StepView, Target, due};
-pub use summary::{EvalResult, Summary};
+pub use summary::{EvalResult, EvalScores, Summary};
 pub use view::{Tail, View};

@@ -34,6 +34,8 @@ pub struct StepView {
     pub loss: f64,
     /// The rate, as the caller averages it.
     pub tokens_per_second: f64,
+    /// What is counted there, in short.
+    pub unit: &'static str,
     /// RAM in use, all processes.
     pub ram_used: Bytes,
     /// The planned peak.

@@ -68,9 +68,60 @@ pub struct EvalResult {
     /// Share of answers that are exactly right, 0 to 1, where answers were generated.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub exact: Option<f64>,
+    /// What else is known, of series.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<EvalScores>,
     /// Its wall time.
     #[serde(with = "number", default)]
     pub seconds: f64,
+}
+
+/// How well series are foretold; what there is none of is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EvalScores {
+    /// Share of classes that are right, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// The mean of the F1 of the classes that occur, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub macro_f1: Option<f64>,
+    /// Truths (rows) against answers, where there are not too many classes for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub confusion: Vec<Vec<u64>>,
+    /// Mean absolute error of each value, in the unit of the data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mae: Vec<Option<f64>>,
+    /// Root of the mean square of its errors.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rmse: Vec<Option<f64>>,
+    /// Answers that are no numbers.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub not_numbers: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl std::fmt::Display for EvalScores {
+    /// Without the confusion matrix, each figure behind a comma.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(accuracy) = self.accuracy {
+            write!(f, ", accuracy {:.1} %", 100.0 * accuracy)?;
+        }
+        if let Some(f1) = self.macro_f1 {
+            write!(f, ", macro F1 {f1:.3}")?;
+        }
+        if self.mae.iter().any(Option::is_some) {
+            let each = |error: &Option<f64>| error.map_or("unknown".to_string(), |error| format!("{error:.4}"));
+            write!(f, ", mean absolute error {}", self.mae.iter().map(each).collect::<Vec<_>>().join(", "))?;
+        }
+        match self.not_numbers {
+            0 => Ok(()),
+            some => write!(f, ", {some} answers are no numbers"),
+        }
+    }
 }
 
 impl Summary {

@@ -173,6 +173,12 @@ pub struct Evaluated {
     /// Share of answers that are exactly right, 0 to 1.
     #[serde(with = "number::option")]
     pub exact: Option<f64>,
+    /// Share of classes that are right, 0 to 1, of series.
+    #[serde(with = "number::option")]
+    pub accuracy: Option<f64>,
+    /// The mean of the F1 of the classes, 0 to 1.
+    #[serde(with = "number::option")]
+    pub macro_f1: Option<f64>,
 }
 
 /// Memory: used, planned, allowed. What nobody has measured is absent.

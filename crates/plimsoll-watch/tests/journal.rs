@@ -35,7 +35,7 @@ fn every_kind() -> Vec<Event> {
             facts: serde_json::json!({"seed": 1}),
         },
         step(1, 4.0),
-        Event::Eval { step: 1, loss: 3.5, bleu: Some(12.5), exact: None, seconds: 1.0 },
+        Event::Eval { step: 1, loss: 3.5, bleu: Some(12.5), exact: None, scores: None, seconds: 1.0 },
         Event::Saved {
             step: 1,
             path: "checkpoints/step-1".into(),
@@ -47,7 +47,13 @@ fn every_kind() -> Vec<Event> {
         Event::Resumed { step: 1, from: "checkpoints/step-1".into() },
         Event::Warning { step: 1, message: "swap in use".into() },
         Event::Stopped { step: 1, reason: "signal".into() },
-        Event::Finished { steps: 400, final_loss: f64::NAN, seconds: 100.0, peak_ram_bytes: Bytes::mib(230) },
+        Event::Finished {
+            steps: 400,
+            final_loss: f64::NAN,
+            seconds: 100.0,
+            peak_ram_bytes: Bytes::mib(230),
+            early: Some("enough".into()),
+        },
     ]
 }
 

@@ -21,7 +21,7 @@ fn showing_process() {
     let mut progress = Progress::new(400, Target::Stderr);
     for step in 1..=120 {
         let (ram_used, ram_planned) = (Bytes::mib(212), Bytes::mib(240));
-        progress.step(&StepView { step, loss: 1.2344, tokens_per_second: 8123.0, ram_used, ram_planned });
+        progress.step(&StepView { step, loss: 1.2344, tokens_per_second: 8123.0, unit: "tok", ram_used, ram_planned });
         if step == 60 {
             progress.note("saved checkpoints/step-60");
         }

@@ -114,6 +114,7 @@ fn terms(ram: Bytes, rates: Rates, pins: Pins) -> Terms<'static> {
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: none,
+            rows: none,
             startup_peak: none,
             supervisor: none,
             checkpoint_writer: none,

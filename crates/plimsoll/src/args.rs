@@ -649,7 +649,8 @@ pub struct JobFlags {
     /// Learning rate [default: adafactor 1e-3, adamw 1e-4]
     #[arg(long, value_name = "RATE", help_heading = "Training", allow_negative_numbers = true)]
     pub lr: Option<f64>,
-    /// constant, linear, cosine or one-cycle, or a TOML table with further keys [default: constant]
+    /// constant, linear, cosine or one-cycle, or a TOML table with further keys, such as
+    /// { name = "cosine-warm-restarts", t_0 = 1000, t_mult = 2 } [default: constant]
     #[arg(long, value_name = "NAME|TABLE", help_heading = "Training")]
     pub schedule: Option<String>,
     /// Updates over which the learning rate rises from 0 [default: 0]
@@ -670,6 +671,10 @@ pub struct JobFlags {
     /// Updates between evaluations; 0 is off [default: 200 where there is evaluation data]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub eval_every: Option<Count>,
+    /// End the run after N evaluations without an improvement of the loss, or as a table says, such as
+    /// { patience = 5, min_delta = 0.001, on = "accuracy" }; 0 is off [default: 0]
+    #[arg(long, value_name = "N|TABLE", help_heading = "Training")]
+    pub early_stop: Option<String>,
     /// Updates between checkpoints; 0 saves only at the end or when stopped [default: 500]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub save_every: Option<Count>,

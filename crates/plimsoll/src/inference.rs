@@ -14,6 +14,7 @@ use plimsoll_plan::choose::{Plan, quantises};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::generation::GenerateShape;
 use plimsoll_plan::program::{InferenceJob, Program, compile_inference};
+use plimsoll_plan::spec::ModelSpec;
 use plimsoll_plan::trained::{Storage, TrainSpec};
 
 use crate::job::run_folder;
@@ -27,8 +28,8 @@ pub struct Opened {
     weights: WeightFiles,
     adapter: Option<AdapterFolder>,
     storage: Storage,
-    /// The tokenizer.
-    pub tokenizer: Arc<TextTokenizer>,
+    /// The tokenizer, of a model of texts.
+    tokenizer: Option<Arc<TextTokenizer>>,
 }
 
 /// Where a model is, and what is beside it.
@@ -94,9 +95,15 @@ pub fn open(from: &Path, base: Option<&Path>) -> Result<Opened, Fail> {
         storage.frozen = weights.float_dtype().unwrap_or(Dtype::F32);
         storage.trained = storage.frozen;
     }
-    let path = folder.tokenizer_path().or_usage()?;
-    let tokenizer = TextTokenizer::load(&path, spec.vocab(), spec.eos_id(), spec.pad_id()).or_usage()?;
-    Ok(Opened { tokenizer: Arc::new(tokenizer), folder, weights, adapter, storage })
+    let tokenizer = match spec {
+        ModelSpec::Series(_) => None,
+        ModelSpec::T5(_) | ModelSpec::Decoder(_) => {
+            let path = folder.tokenizer_path().or_usage()?;
+            let loaded = TextTokenizer::load(&path, spec.vocab(), spec.eos_id(), spec.pad_id()).or_usage()?;
+            Some(Arc::new(loaded))
+        }
+    };
+    Ok(Opened { tokenizer, folder, weights, adapter, storage })
 }
 
 /// How a run held its base: as its job says, or in fewer bits, where the job allowed it and the plan took that.
@@ -109,6 +116,13 @@ fn storage_of_run(run: &Path, weights: &WeightFiles) -> Option<Storage> {
 }
 
 impl Opened {
+    /// The tokenizer; refused where the model reads no texts.
+    pub fn tokenizer(&self) -> Result<&Arc<TextTokenizer>, Fail> {
+        let none =
+            || Fail::usage(format!("`{}` is a model of series, and this is for texts", self.folder.dir().display()));
+        self.tokenizer.as_ref().ok_or_else(|| none().hint("`plimsoll eval` says how well it foretells"))
+    }
+
     /// The program, refused where the machine cannot give its memory.
     pub fn program(&self, eval: Option<(BatchShape, usize)>, generate: Option<GenerateShape>) -> Result<Program, Fail> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);

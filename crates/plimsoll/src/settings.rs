@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use plimsoll_data::series::SeriesSpec;
 use plimsoll_data::{Columns, Kind, Long, WINDOW_BLOCKS};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::dtype::Dtype;
@@ -17,14 +18,17 @@ use plimsoll_plan::trained::TrainSpec;
 use toml::Value;
 
 use crate::args::{Init, JobFlags};
+use crate::job::early_stop::EarlyStop;
 use crate::job::mixture::MixtureSet;
-use crate::job::paths::Paths;
+use crate::job::paths::{Paths, is_description};
 use crate::job::read::JobFile;
 use crate::job::recompute::Recompute;
 use crate::job::resolve;
+use crate::job::run_folder::DESCRIPTION;
+use crate::job::series::SERIES;
 use crate::job::trained::Base;
 use crate::job::write::inline;
-use crate::render::Fail;
+use crate::render::{Fail, OrFail};
 
 /// Where a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +118,8 @@ pub struct Settings {
     pub allow: Allow,
     /// What a row is; `None`: as the model asks for.
     pub kind: Option<Kind>,
+    /// How series become samples; `None`: the data are texts.
+    pub series: Option<SeriesSpec>,
     /// Several documents in one sample.
     pub packed: bool,
     /// What becomes of texts that are too long.
@@ -158,6 +164,8 @@ pub struct Settings {
     pub clip_norm: Option<f64>,
     /// Updates between evaluations; `None`: off.
     pub eval_every: Option<u64>,
+    /// When evaluations that no longer get better end the run; `None`: never.
+    pub early_stop: Option<EarlyStop>,
     /// Updates between checkpoints; `None`: only at the end or when stopped.
     pub save_every: Option<u64>,
     /// Minutes between checkpoints, besides those by updates; `None`: off.
@@ -222,7 +230,12 @@ impl Settings {
                 false => fail,
             });
         }
-        resolve::settings(Some(&JobFile::read(&path)?), &JobFlags::default(), Paths::AsWritten)
+        let mut settings = resolve::settings(Some(&JobFile::read(&path)?), &JobFlags::default(), Paths::AsWritten)?;
+        let description = folder.join(DESCRIPTION);
+        if is_description(&settings.model) && description.is_file() {
+            settings.model = std::path::absolute(description)?;
+        }
+        Ok(settings)
     }
 
     /// Columns of evaluation data, as far as they were said: for all data, else for the first set of a mixture.
@@ -283,7 +296,8 @@ impl Settings {
             ("data.max_len.source", opt(self.max_source)),
             ("data.max_len.target", opt(self.max_target)),
             ("data.max_len.tokens", opt(self.max_tokens)),
-            ("data.kind", self.kind.and_then(|kind| text(kind_name(kind)))),
+            ("data.kind", self.kind.map(kind_name).or(self.series.as_ref().map(|_| SERIES)).and_then(text)),
+            ("data.series", self.series.as_ref().and_then(|series| Value::try_from(series).ok())),
             ("data.packed", self.packed.then_some(Value::Boolean(true))),
             ("data.long", long_name(self.long).and_then(text)),
             ("data.shuffle", Some(Value::Boolean(self.shuffle))),
@@ -302,6 +316,7 @@ impl Settings {
             ("train.compute", self.card.and_then(|form| text(compute_name(form)))),
             ("train.clip_norm", Some(Value::Float(self.clip_norm.unwrap_or(0.0)))),
             ("train.eval_every", count(self.eval_every.unwrap_or(0))),
+            ("train.early_stop", self.early_stop.and_then(|rule| Value::try_from(rule).ok())),
             ("train.save_every", count(self.save_every.unwrap_or(0))),
             ("train.save_minutes", count(self.save_minutes.unwrap_or(0))),
             ("train.keep", count(self.keep)),
@@ -351,9 +366,14 @@ impl Settings {
         out
     }
 
-    /// Writes `job.toml` into the run folder.
+    /// Writes `job.toml` into the run folder, and beside it the model's description where it has one: what is
+    /// changed in the original later is another run's.
     pub fn write_run(&self, folder: &Path) -> Result<(), Fail> {
-        Ok(plimsoll_recover::atomic_write(&folder.join("job.toml"), self.to_toml().as_bytes())?)
+        plimsoll_recover::atomic_write(&folder.join("job.toml"), self.to_toml().as_bytes())?;
+        if is_description(&self.model) {
+            plimsoll_recover::atomic_write(&folder.join(DESCRIPTION), &fs_err::read(&self.model).or_usage()?)?;
+        }
+        Ok(())
     }
 }
 

@@ -91,7 +91,7 @@ fn a_run_that_took_a_change_keeps_it_when_it_is_killed_and_when_there_is_room_ag
 fn an_adapter_that_was_allowed_is_evaluated_over_the_base_that_it_was_trained_over() {
     // More than 8-bit moments or bf16 weights could save: only factors over 4 bits fit. Enough blocks that even those need
     // more than the start does.
-    let workshop = workshop_of(16, "lora = { r = 4 }\nbase = [\"nf4\"]");
+    let workshop = workshop_of(24, "lora = { r = 4 }\nbase = [\"nf4\"]");
     let lora = plan(&workshop, &["--train", "{ lora = { r = 4 } }"])["smallest"].as_u64().unwrap();
     let budget = (lora - 3 * MIB / 2).to_string();
     let words = ["LoRA of rank 4", "frozen weights of blocks in 4 bits (NF4)", "done: 12 steps"];

@@ -67,7 +67,11 @@ fn data_of_another_kind_than_the_model_reads_is_refused() {
     let workshop = workshop();
     let pairs = ["`data.kind` = `pairs` is for encoder-decoder models, and the model is a decoder", "hint: `chat`"];
     workshop.refused(&["--kind", "pairs"], 2, &pairs);
-    workshop.refused(&["--kind", "dialogue"], 2, &["`--kind` must be `pairs`, `chat` or `text`, found `dialogue`"]);
+    workshop.refused(
+        &["--kind", "dialogue"],
+        2,
+        &["`--kind` must be `pairs`, `chat`, `text` or `series`, found `dialogue`"],
+    );
     workshop.refused(&["--kind", "text"], 2, &["train.jsonl`: cannot guess", "`messages`"]);
     workshop.refused(&["--long", "chop"], 2, &["`--long` must be `split`, `cut` or `drop`, found `chop`"]);
     let long = format!("`data.max_len.tokens` is {}, and the model has {POSITIONS} positions", POSITIONS + 1);

@@ -122,6 +122,27 @@ fn a_job_is_trained_elsewhere_from_push_to_pull_and_gives_what_it_gives_here() {
 }
 
 #[test]
+fn a_job_over_series_goes_with_the_description_of_its_model_and_gives_what_it_gives_here() {
+    let pair = pair!("");
+    let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/series");
+    let job = example.join("job.toml").display().to_string();
+    let short = ["--steps", "40", "--eval-every", "20", "--save-every", "0"];
+    let started = pair.remote(&[&["train", "box", &job], &short[..]].concat());
+    let run = started.must(0, &["goes on at `box` by itself"]).stdout.trim().to_string();
+    let logs = pair.remote(&["logs", "box", &run, "-f"]);
+    assert!(logs.must(0, &[]).stdout.contains("done: 40 steps"), "{}", logs.stdout);
+    let pulled = pair.remote(&["pull", "box", &run]);
+    let here = pair.near(pulled.must(0, &[]).stdout.trim());
+    let workshop = Workshop::new();
+    let out = workshop.path("local").display().to_string();
+    workshop.plimsoll(&[&["train", &job, "--out", &out], &short[..]].concat()).must(0, &["done: 40 steps"]);
+    for file in ["model/model.safetensors", "model/normalisation.json", "model/config.json"] {
+        let read = |run: &std::path::Path| fs_err::read(run.join(file)).unwrap();
+        assert!(read(&here) == read(&workshop.path("local")), "`{file}` is another elsewhere");
+    }
+}
+
+#[test]
 fn a_push_goes_on_through_three_cuts_and_sends_little_twice() {
     let pair = pair!("");
     pair.remote(&["status", "box"]).must(0, &[]);

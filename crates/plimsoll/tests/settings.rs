@@ -43,8 +43,14 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
     let dir = folder();
     // Behind four lines of a good job: the lines to add, and what is said about them.
     let cases = [
-        ("kind = \"series\"", "error: job.toml:5:8: `data.kind` = `series` is not supported yet"),
-        ("kind = \"poems\"", "error: job.toml:5:8: `data.kind` must be `pairs`, `chat` or `text`, found `poems`"),
+        (
+            "kind = \"series\"",
+            "error: job.toml:5:8: `data.kind` = `series` needs to know columns and window\nhint: give the table `[data.series]`; docs/series.md has its keys",
+        ),
+        (
+            "kind = \"poems\"",
+            "error: job.toml:5:8: `data.kind` must be `pairs`, `chat`, `text` or `series`, found `poems`",
+        ),
         ("long = \"fold\"", "error: job.toml:5:8: `data.long` must be `split`, `cut` or `drop`, found `fold`"),
         ("eval = \"no.jsonl\"", "error: job.toml:5:8: `data.eval` = `DIR/no.jsonl` does not exist"),
         (
@@ -108,7 +114,23 @@ fn a_wrong_value_in_a_job_file_is_named_with_its_place() {
         ),
         (
             "[train]\nschedule = { name = \"cosin\" }",
-            "error: job.toml:6:12: `train.schedule.name` must be one of `constant`, `linear`, `cosine`, `one-cycle`, found `cosin`\nhint: did you mean `cosine`?",
+            "error: job.toml:6:12: `train.schedule.name` must be one of `constant`, `linear`, `cosine`, `cosine-warm-restarts`, `one-cycle`, found `cosin`\nhint: did you mean `cosine`?",
+        ),
+        (
+            "[train]\noptimizer = { name = \"adamw\", lr = 1e-4 }\nschedule = { name = \"cosine-warm-restarts\", t_0 = 9, eta_min = 1e-3 }",
+            "error: job.toml:7:12: `train.schedule` has eta_min = 0.001, above the optimizer's rate of 0.0001",
+        ),
+        (
+            "[train]\nearly_stop = { patience = 3 }",
+            "error: job.toml:6:14: `train.early_stop` needs evaluations\nhint: give `train.eval_every`, and data for it",
+        ),
+        (
+            "[train]\nearly_stop = { min_delta = 3 }",
+            "error: job.toml:6:14: `train.early_stop.patience` must be given: evaluations without an improvement",
+        ),
+        (
+            "[train]\nearly_stop = 3",
+            "error: job.toml:6:14: invalid type: integer `3`, expected a table like { patience = 5, min_delta = 0.001 }",
         ),
         (
             "[budget]\nram = \"2GB\"",

@@ -1,6 +1,7 @@
 // Enough of CUDA to run the kernels on a CPU, one block after the other, each thread a fiber: what a test needs where there is no card.
 //
-// A fiber runs until a barrier of its warp or its block. Shared memory is static, because only one block lives at a time.
+// A fiber runs until a barrier of its warp or its block. Shared memory is static, because only one block lives at a time; but for kernels
+// whose blocks wait for each other: those run together, each with a memory of its own, and may have no other shared memory.
 #pragma once
 #include <cfloat>
 #include <cmath>
@@ -43,7 +44,8 @@ static ucontext_t scheduler;
 static unsigned current;
 static std::function<void()> body;
 static float memory[256 * 1024 / 4] __attribute__((aligned(128)));
-static uint64_t slots[1024];
+static float *here = memory; // that of the block which runs
+static uint64_t slots[16 * 1024];
 static unsigned given; // bytes of shared memory of this launch
 
 static void enter() {
@@ -57,6 +59,21 @@ static void wait(State state, unsigned mask = 0xFFFFFFFFu) {
     fibers[mine].state = state;
     fibers[mine].mask = mask;
     swapcontext(&fibers[mine].context, &scheduler);
+}
+
+/// Lets warps go on whose lanes have all come to the barrier that they wait at, among fibers `first .. end`.
+static void release_warps(unsigned first, unsigned end) {
+    for (unsigned i = first; i < end; i++) {
+        if (fibers[i].state != WAIT_WARP) continue;
+        const unsigned mask = fibers[i].mask, warp = i / 32 * 32;
+        bool all = true;
+        for (unsigned k = warp; k < end && k < warp + 32; k++) {
+            const bool here = fibers[k].state == WAIT_WARP && fibers[k].mask == mask;
+            all = all && (!(mask >> (k - warp) & 1) || here || fibers[k].state == DONE);
+        }
+        for (unsigned k = warp; all && k < end && k < warp + 32; k++)
+            if (fibers[k].state == WAIT_WARP && fibers[k].mask == mask) fibers[k].state = RUN;
+    }
 }
 
 static void run_block(unsigned threads) {
@@ -80,17 +97,7 @@ static void run_block(unsigned threads) {
             swapcontext(&scheduler, &fibers[i].context);
         }
         if (ran) {
-            for (unsigned i = 0; i < threads; i++) {
-                if (fibers[i].state != WAIT_WARP) continue;
-                const unsigned mask = fibers[i].mask, warp = i / 32 * 32;
-                bool all = true;
-                for (unsigned k = warp; k < threads && k < warp + 32; k++) {
-                    const bool here = fibers[k].state == WAIT_WARP && fibers[k].mask == mask;
-                    all = all && (!(mask >> (k - warp) & 1) || here || fibers[k].state == DONE);
-                }
-                for (unsigned k = warp; all && k < threads && k < warp + 32; k++)
-                    if (fibers[k].state == WAIT_WARP && fibers[k].mask == mask) fibers[k].state = RUN;
-            }
+            release_warps(0, threads);
             continue;
         }
         bool waiting = false, stuck = false;
@@ -106,6 +113,58 @@ static void run_block(unsigned threads) {
         for (unsigned i = 0; i < threads; i++)
             if (fibers[i].state == WAIT_BLOCK) fibers[i].state = RUN;
     }
+}
+
+/// Lets others run: for whoever waits for another block.
+static void yield() { wait(RUN); }
+
+/// Blocks that run together, each thread a fiber; `threads` are whole warps.
+static void launch_together(unsigned gx, unsigned gy, unsigned threads, unsigned smem, std::function<void()> kernel) {
+    const unsigned blocks = gx * gy, all = blocks * threads;
+    if (all > sizeof(slots) / sizeof(slots[0])) abort();
+    std::vector<std::vector<float>> memories(blocks);
+    for (auto &own : memories) {
+        own.resize(smem / 4 + 32);
+        memset(own.data(), 0xFF, own.size() * 4);
+    }
+    body = kernel;
+    given = smem;
+    if (fibers.size() < all) fibers.resize(all);
+    gridDim = {gx, gy, 1};
+    blockDim = {threads, 1, 1};
+    for (unsigned i = 0; i < all; i++) {
+        Fiber &fiber = fibers[i];
+        fiber.stack.resize(64 * 1024);
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_link = nullptr;
+        fiber.state = RUN;
+        makecontext(&fiber.context, enter, 0);
+    }
+    for (bool alive = true; alive;) {
+        alive = false;
+        for (unsigned block = 0; block < blocks; block++) {
+            bool waits = true, done = true;
+            const uintptr_t base = (uintptr_t)memories[block].data();
+            here = (float *)((base + 127) / 128 * 128);
+            for (unsigned i = block * threads; i < (block + 1) * threads; i++) {
+                if (fibers[i].state == RUN) {
+                    current = i;
+                    threadIdx = {i % threads, 0, 0};
+                    blockIdx = {block % gx, block / gx, 0};
+                    swapcontext(&scheduler, &fibers[i].context);
+                }
+                waits = waits && (fibers[i].state == WAIT_BLOCK || fibers[i].state == DONE);
+                done = done && fibers[i].state == DONE;
+            }
+            release_warps(block * threads, (block + 1) * threads);
+            for (unsigned i = block * threads; waits && i < (block + 1) * threads; i++)
+                if (fibers[i].state == WAIT_BLOCK) fibers[i].state = RUN;
+            alive = alive || !done;
+        }
+    }
+    here = memory;
 }
 
 static void launch(unsigned gx, unsigned gy, unsigned threads, unsigned smem, std::function<void()> kernel) {
@@ -182,6 +241,7 @@ static inline int __float_as_int(float value) {
     memcpy(&out, &value, 4);
     return out;
 }
+static inline void __threadfence() {}
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }

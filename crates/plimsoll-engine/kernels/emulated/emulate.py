@@ -20,7 +20,7 @@ class Drop(ctypes.Structure):
         ("place", ctypes.c_uint32),
         ("threshold", ctypes.c_uint32),
         ("scale", ctypes.c_float),
-        ("zero", ctypes.c_uint32),
+        ("steps", ctypes.c_uint32),
     ]
 
 
@@ -72,8 +72,26 @@ class Cached(ctypes.Structure):
     ]
 
 
-STRUCTS = {"Cached": Cached, "Drop": Drop, "Attention": Attention}
-SCALARS = {"u32": ctypes.c_uint32, "u64": ctypes.c_uint64, "float": ctypes.c_float}
+def words(name, pointers, numbers):
+    """A structure of pointers, then words of 32 bits; those that begin with f_ are floats."""
+    kind = lambda n: ctypes.c_float if n.startswith("f_") else ctypes.c_uint32
+    fields = [(n, ctypes.c_void_p) for n in pointers.split()] + [(n.removeprefix("f_"), kind(n)) for n in numbers.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+Lstm = words("Lstm", "gates weight input_bias state_bias cells start end out counters", "stride samples steps from_ count hidden reverse begins group groups")
+LstmBack = words(
+    "LstmBack", "gates weight cells start dout carry shares counters", "stride samples steps from_ count hidden reverse begins group groups last zero"
+)
+Pool = words("Pool", "x stats weight bias", "steps width pool gelu")
+Running = words("Running", "mean variance batches next_mean next_variance next_batches", "")
+Answer = words("Answer", "out grad", "outputs zero")
+Terms = words("Terms", "", "f_label_smoothing f_focal_gamma f_classes f_confidence f_values class_weights")
+
+STRUCTS = {
+    kind.__name__: kind for kind in (Cached, Drop, Attention, Lstm, LstmBack, Pool, Running, Answer, Terms)
+}
+SCALARS = {"u32": ctypes.c_uint32, "int": ctypes.c_int32, "u64": ctypes.c_uint64, "float": ctypes.c_float}
 
 
 def to_bf16(x):
@@ -111,9 +129,11 @@ class Module:
     def __init__(self, file, act="float", **more):
         text = open(os.path.join(KERNELS, file)).read()
         # A header with a kernel or shared memory in it is taken in, so that the lines below find it.
-        text = re.sub(r'#include "((?:attention_mma|adamw)\.cuh)"', lambda m: open(os.path.join(KERNELS, m[1])).read(), text)
+        text = re.sub(r'#include "((?:attention_mma|adamw|lstm)\.cuh)"', lambda m: open(os.path.join(KERNELS, m[1])).read(), text)
         shared = r"extern __shared__ (?:__align__\(\d+\) )?(\w+) shared\[\];"
-        text = re.sub(shared, r"static \1 *const shared = (\1 *)emulated::memory;", text)
+        text = re.sub(shared, r"#define shared ((\1 *)emulated::here)", text)
+        # Whose blocks wait for each other runs them together.
+        launch = "launch_together" if "emulated::yield" in text else "launch"
         self.signatures, wrappers = {}, ""
         for name, given in re.findall(r"^KERNEL (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^)]*)\)", text, re.M):
             parts = [re.sub(r"\s+", " ", p).strip() for p in given.split(",")]
@@ -125,7 +145,7 @@ class Module:
             self.signatures[name] = kinds
             names = ", ".join(f"p{i}" for i in range(len(parts)))
             wrappers += f'extern "C" void run_{name}(u32 gx, u32 gy, u32 threads, u32 smem, {", ".join(declared)}) {{ '
-            wrappers += f"emulated::launch(gx, gy, threads, smem, [=] {{ {name}({names}); }}); }}\n"
+            wrappers += f"emulated::{launch}(gx, gy, threads, smem, [=] {{ {name}({names}); }}); }}\n"
         options = [f"-DACT={act}"] + [f"-D{k}={v}" for k, v in more.items()]
         headers = "".join(open(os.path.join(d, f)).read() for d in (KERNELS, HERE) for f in sorted(os.listdir(d)) if f.endswith(("hpp", "cuh")))
         stamp = hashlib.sha256((text + headers + wrappers + str(options)).encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@
 use plimsoll_plan::op::{ConvShape, Write};
 
 use super::Cores;
-use super::matmul::{Matrix, Output, Packed, matmul, matmul_packed, pack};
+use super::matmul::{Matrix, Output, matmul, matmul_packed, pack_together};
 use crate::pool::{self, Shared, worker};
 
 /// Takes the next `words` of a scratch slice, in whole cache lines.
@@ -87,12 +87,12 @@ fn walk(
     let tiles = plimsoll_plan::tiles::Tiles::of(cores.simd);
     let packed = take(&mut rest, tiles.packed_words(outputs, depth));
     // SAFETY: the ordered weight has `outputs` rows of this depth.
-    let packed: Packed = unsafe { pack(cores.simd, outputs, depth, Matrix::rows(ordered, depth).transposed(), packed) };
+    let packed =
+        unsafe { pack_together(cores.simd, outputs, depth, Matrix::rows(ordered, depth).transposed(), packed) };
     assert!(rest.len() >= cores.threads * shape.tile_words(), "workspace is what the plan says");
     let (scratch, out) = (Shared(rest.as_mut_ptr()), Shared(out.as_mut_ptr()));
     let (tile, around) = (shape.tile(), kernel / 2);
     let per_sample = steps.div_ceil(tile);
-    let packed = Sendable(packed);
     pool::tasks(samples * per_sample, |task| {
         let (sample, from) = (task / per_sample, task % per_sample * tile);
         let count = tile.min(steps - from);
@@ -110,23 +110,8 @@ fn walk(
         let to = out.first().wrapping_add((sample * steps + from) * outputs);
         let to = Output { add, bias: bias.map(|b| b.as_ptr()), ..Output::rows(to, outputs) };
         // SAFETY: `count + kernel - 1` steps are there to read; tasks write disjoint rows.
-        unsafe { matmul_packed(cores.simd, count, outputs, a, packed.get(), to, &mut []) };
+        unsafe { matmul_packed(cores.simd, count, outputs, a, packed, to, &mut []) };
     });
-}
-
-/// A packed weight that all tasks read.
-#[derive(Clone, Copy)]
-struct Sendable(Packed);
-
-// SAFETY: the packed words are only read while tasks run.
-unsafe impl Send for Sendable {}
-// SAFETY: as above.
-unsafe impl Sync for Sendable {}
-
-impl Sendable {
-    fn get(&self) -> Packed {
-        self.0
-    }
 }
 
 /// `count` steps of a sample from `first` on; those that it does not have are zeros.

@@ -12,7 +12,7 @@ use plimsoll_plan::tiles::Tiles;
 
 use super::Cores;
 use super::attention::Columns;
-use super::matmul::{Matrix, Output, Packed, matmul_packed, pack};
+use super::matmul::{Matrix, Output, matmul_packed, pack_together};
 use crate::math::{sigmoid, tanh};
 use crate::pool::{self, Shared};
 use crate::simd::leveled;
@@ -39,25 +39,9 @@ pub struct Ends<'a> {
     pub end: Option<&'a mut [f32]>,
 }
 
-/// Packed weights that all tasks read.
-#[derive(Clone, Copy)]
-pub(super) struct Weights(pub Packed);
-
-// SAFETY: the packed words are only read while tasks run.
-unsafe impl Send for Weights {}
-// SAFETY: as above.
-unsafe impl Sync for Weights {}
-
-impl Weights {
-    pub(super) fn get(&self) -> Packed {
-        self.0
-    }
-}
-
-/// Samples of a task: as many tasks as threads, in whole strips of the product.
+/// Samples of a task: as many tasks as threads, of as many samples as may be.
 pub(super) fn group(cores: Cores, samples: usize) -> usize {
-    let strip = Tiles::of(cores.simd).nr;
-    samples.div_ceil(cores.threads).next_multiple_of(strip).max(1)
+    samples.div_ceil(cores.threads).max(1)
 }
 
 /// The step that is walked `nth` of those of a shape.
@@ -92,7 +76,7 @@ pub fn lstm_forward(
     // SAFETY: the weights have `4H` rows of these widths.
     let (of_input, of_state) = unsafe {
         let of = |weight: &[f32], depth: usize, into: &mut [f32]| {
-            Weights(pack(cores.simd, wide, depth, Matrix::rows(weight, depth).transposed(), into))
+            pack_together(cores.simd, wide, depth, Matrix::rows(weight, depth).transposed(), into)
         };
         (of(weights.input, inputs, for_input), of(weights.state, hidden, for_state))
     };
@@ -108,7 +92,7 @@ pub fn lstm_forward(
             let to = gates.first().wrapping_add((first + block) * count * wide);
             let to = Output { bias: Some(weights.input_bias.as_ptr()), ..Output::rows(to, wide) };
             // SAFETY: these rows of gates are this task's.
-            unsafe { matmul_packed(cores.simd, rows, wide, a, of_input.get(), to, &mut []) };
+            unsafe { matmul_packed(cores.simd, rows, wide, a, of_input, to, &mut []) };
         }
         for nth in 0..count {
             let (t, begins) = (step(shape, nth), nth == 0 && shape.is_first());
@@ -120,7 +104,7 @@ pub fn lstm_forward(
                 let to = gates.first().wrapping_add((first * count + local) * wide);
                 let to = Output { add: true, ..Output::rows(to, count * wide) };
                 // SAFETY: the outputs before this step are there; these gates are this task's.
-                unsafe { matmul_packed(cores.simd, many, wide, a, of_state.get(), to, &mut []) };
+                unsafe { matmul_packed(cores.simd, many, wide, a, of_state, to, &mut []) };
             }
             for sample in first..first + many {
                 // SAFETY: rows of this task's samples; the cells before these steps lie in another row or tensor.

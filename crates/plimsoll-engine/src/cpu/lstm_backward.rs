@@ -5,12 +5,11 @@ use plimsoll_plan::place::aligned;
 
 use super::Cores;
 use super::attention::Columns;
-use super::column_sum::column_sum;
-use super::lstm::{Weights, before, group, step};
-use super::matmul::{Matrix, Output, matmul, matmul_packed, pack};
+use super::lstm::{before, group, step};
+use super::matmul::{Matrix, Output, matmul, matmul_packed, pack_together, transpose_16};
 use crate::math::tanh;
 use crate::pool::{self, Shared};
-use crate::simd::leveled;
+use crate::simd::{LANES, fold, leveled};
 
 /// Gates become their gradients. `carry` brings the gradients of output and cell from the steps behind these (with `last`
 /// there are none) and takes those for the steps before them.
@@ -32,7 +31,7 @@ pub fn lstm_backward(
     assert!(gates.len() >= samples * count * wide && cells.len() >= samples * count * hidden);
     assert!(carry.len() >= samples * 2 * hidden, "every row has its place");
     // SAFETY: the weight has `4H` rows of H.
-    let weight = Weights(unsafe { pack(cores.simd, hidden, wide, Matrix::rows(state_weight, hidden), workspace) });
+    let weight = unsafe { pack_together(cores.simd, hidden, wide, Matrix::rows(state_weight, hidden), workspace) };
     let (gates, carry) = (Shared(gates.as_mut_ptr()), Shared(carry.as_mut_ptr()));
     let each = group(cores, samples);
     pool::tasks(samples.div_ceil(each), |task| {
@@ -67,7 +66,7 @@ pub fn lstm_backward(
                 let a = Matrix { data: a, row_stride: count * wide, col_stride: 1 };
                 let to = Output::rows(carry.first().wrapping_add(first * 2 * hidden), 2 * hidden);
                 // SAFETY: these gates are gradients now, and theirs the rows of the carry.
-                unsafe { matmul_packed(cores.simd, many, hidden, a, weight.get(), to, &mut []) };
+                unsafe { matmul_packed(cores.simd, many, hidden, a, weight, to, &mut []) };
             }
         }
     });
@@ -101,6 +100,11 @@ leveled! {
     }
 }
 
+/// Depth of one product of gates; the next is added to it, while the columns of both fit a core's cache.
+const GATES_DEPTH: usize = 512;
+/// Steps of a sample that one task takes to their inputs.
+const INPUT_STEPS: usize = 128;
+
 /// `dx (+)= dgates W` of these steps.
 pub fn lstm_input(
     cores: Cores,
@@ -115,27 +119,28 @@ pub fn lstm_input(
     let LstmShape { steps, inputs, hidden, from, .. } = *shape;
     let (wide, count) = (4 * hidden, shape.count());
     assert!(dx.len() >= samples * steps * inputs && dgates.len() >= samples * count * wide);
-    let weight = Matrix::rows(input_weight, inputs);
-    if shape.is_whole() {
-        let (a, out) = (Matrix::rows(dgates, wide), Output { add, ..Output::rows(dx.as_mut_ptr(), inputs) });
-        // SAFETY: as the shapes say.
-        return unsafe {
-            matmul(cores.simd, cores.threads, samples * steps, inputs, wide, a, weight, out, workspace);
-        };
-    }
     // SAFETY: the weight has `4H` rows.
-    let weight = Weights(unsafe { pack(cores.simd, inputs, wide, weight, workspace) });
+    let weight = unsafe { pack_together(cores.simd, inputs, wide, Matrix::rows(input_weight, inputs), workspace) };
     let dx = Shared(dx.as_mut_ptr());
-    pool::tasks(samples, |sample| {
-        let a = Matrix::rows(&dgates[sample * count * wide..], wide);
-        let to = dx.first().wrapping_add((sample * steps + from) * inputs);
-        let to = Output { add, ..Output::rows(to, inputs) };
-        // SAFETY: these rows are this sample's.
-        unsafe { matmul_packed(cores.simd, count, inputs, a, weight.get(), to, &mut []) };
+    let parts = count.div_ceil(INPUT_STEPS);
+    pool::tasks(samples * parts, |task| {
+        let (sample, first) = (task / parts, task % parts * INPUT_STEPS);
+        let many = INPUT_STEPS.min(count - first);
+        for depth in (0..wide).step_by(GATES_DEPTH) {
+            let part = weight.from_depth(cores.simd, depth).shallower(GATES_DEPTH.min(wide - depth));
+            let a = Matrix::rows(&dgates[(sample * count + first) * wide + depth..], wide);
+            let to = dx.first().wrapping_add((sample * steps + from + first) * inputs);
+            let to = Output { add: add || depth > 0, ..Output::rows(to, inputs) };
+            // SAFETY: these rows are this task's.
+            unsafe { matmul_packed(cores.simd, many, inputs, a, part, to, &mut []) };
+        }
     });
 }
 
 /// Gradients of the four weights that are trained, in their order: of inputs, of the state, and both biases.
+///
+/// Steps are gathered a few at a time, from those that were walked last to those that were walked first, and the gradients
+/// are added up in this order: so the bits are the same whatever stretches the steps were cut into.
 pub fn lstm_weight(
     cores: Cores,
     shape: &LstmShape,
@@ -146,60 +151,117 @@ pub fn lstm_weight(
     grads: [Option<(&mut [f32], Write)>; 4],
     workspace: &mut [f32],
 ) {
-    let LstmShape { steps, inputs, hidden, from, .. } = *shape;
+    let LstmShape { inputs, hidden, .. } = *shape;
     let (wide, count) = (4 * hidden, shape.count());
-    let at_a_time = shape.gathered(samples);
-    let (gathered, rest) = workspace.split_at_mut(aligned(at_a_time * count * inputs.max(hidden)));
-    let [of_input, of_state, of_input_bias, of_state_bias] = grads;
-    // Adds `dgates^T rows` of some samples.
-    let product =
-        |first: usize, many: usize, rows: &[f32], width: usize, grad: &mut [f32], add: bool, rest: &mut [f32]| {
-            let a = Matrix::rows(&dgates[first * count * wide..], wide).transposed();
-            let (b, to) = (Matrix::rows(rows, width), Output { add, ..Output::rows(grad.as_mut_ptr(), width) });
-            // SAFETY: `many` samples have these rows of gradients, and as many of what they belong to.
-            unsafe { matmul(cores.simd, cores.threads, wide, width, many * count, a, b, to, rest) };
-        };
-    if let Some((grad, write)) = of_input {
-        let add = write == Write::Add;
-        if shape.is_whole() {
-            product(0, samples, x, inputs, grad, add, rest);
-        } else {
-            for first in (0..samples).step_by(at_a_time) {
-                let many = at_a_time.min(samples - first);
-                let to = Shared(gathered.as_mut_ptr());
-                pool::tasks(many, |nth| {
-                    let from = ((first + nth) * steps + from) * inputs;
-                    // SAFETY: one stretch a sample.
-                    let to = unsafe { to.slice(nth * count * inputs, count * inputs) };
-                    to.copy_from_slice(&x[from..from + count * inputs]);
-                });
-                product(first, many, gathered, inputs, grad, add || first > 0, rest);
+    let each = LstmShape::gathered(samples);
+    let rows = samples * each.min(count);
+    let (sums, rest) = workspace.split_at_mut(aligned(wide));
+    let (gates, rest) = rest.split_at_mut(aligned(wide * LstmShape::turned_stride(rows)));
+    let (read, rest) = rest.split_at_mut(aligned(rows * inputs));
+    let (earlier, rest) = rest.split_at_mut(aligned(rows * hidden));
+    let mut grads = grads;
+    for nth in (0..count.div_ceil(each)).rev() {
+        let (begin, end) = (nth * each, ((nth + 1) * each).min(count));
+        let (begin, end) = if shape.reverse { (count - end, count - begin) } else { (begin, end) };
+        gather(cores, shape, samples, begin..end, dgates, x, out, Gathered { sums, gates, read, earlier });
+        let deep = samples * (end - begin);
+        let [of_input, of_state, of_input_bias, of_state_bias] = &mut grads;
+        for (grad, rows, width) in [(of_input, &*read, inputs), (of_state, &*earlier, hidden)] {
+            let Some((grad, write)) = grad else { continue };
+            let (a, b) = (Matrix::rows(gates, LstmShape::turned_stride(deep)), Matrix::rows(rows, width));
+            let to = Output { add: *write == Write::Add, ..Output::rows(grad.as_mut_ptr(), width) };
+            // SAFETY: so many columns of gradients were gathered, and as many rows of what they belong to.
+            unsafe { matmul(cores.simd, cores.threads, wide, width, deep, a, b, to, rest) };
+            *write = Write::Add;
+        }
+        for (grad, write) in [of_input_bias, of_state_bias].into_iter().flatten() {
+            match write {
+                Write::Add => grad.iter_mut().zip(&*sums).for_each(|(g, s)| *g += s),
+                _ => grad.copy_from_slice(&sums[..wide]),
             }
+            *write = Write::Add;
         }
     }
-    if let Some((grad, write)) = of_state {
-        for first in (0..samples).step_by(at_a_time) {
-            let many = at_a_time.min(samples - first);
-            let to = Shared(gathered.as_mut_ptr());
-            pool::tasks(many, |nth| {
-                for local in 0..count {
-                    let t = from + local;
-                    // SAFETY: one stretch a sample; the outputs are only read now.
-                    unsafe {
-                        let to = to.slice((nth * count + local) * hidden, hidden);
-                        let earlier = before(shape, t);
-                        match earlier < steps {
-                            true => to.copy_from_slice(out.part((first + nth) * steps + earlier, 0, hidden)),
-                            false => to.fill(0.0),
-                        }
+}
+
+/// Some steps of all samples, sample by sample.
+struct Gathered<'a> {
+    /// Sum of each gate's gradients.
+    sums: &'a mut [f32],
+    /// Gradients of the gates, a row for each gate: a product reads them in place.
+    gates: &'a mut [f32],
+    /// Rows that the steps read.
+    read: &'a mut [f32],
+    /// Outputs of the steps before them.
+    earlier: &'a mut [f32],
+}
+
+/// Gates that one task turns round.
+const TURNED: usize = 128;
+
+/// Gathers the local steps `range`: tasks are some gates each, then a sample each.
+fn gather(
+    cores: Cores,
+    shape: &LstmShape,
+    samples: usize,
+    range: std::ops::Range<usize>,
+    dgates: &[f32],
+    x: &[f32],
+    out: Columns,
+    to: Gathered,
+) {
+    let LstmShape { steps, inputs, hidden, from, .. } = *shape;
+    let (wide, count, many) = (4 * hidden, shape.count(), range.len());
+    let (deep, stride) = (samples * many, LstmShape::turned_stride(samples * many));
+    let [sums, gates, read, earlier] = [to.sums, to.gates, to.read, to.earlier].map(|to| Shared(to.as_mut_ptr()));
+    let parts = wide.div_ceil(TURNED);
+    pool::tasks(parts + samples, |task| {
+        if let Some(sample) = task.checked_sub(parts) {
+            // SAFETY: a task is a sample.
+            let read = unsafe { read.slice(sample * many * inputs, many * inputs) };
+            let first = (sample * steps + from + range.start) * inputs;
+            read.copy_from_slice(&x[first..first + many * inputs]);
+            for (nth, local) in range.clone().enumerate() {
+                let before = before(shape, from + local);
+                // SAFETY: as above; the outputs are only read now.
+                unsafe {
+                    let to = earlier.slice((sample * many + nth) * hidden, hidden);
+                    match before < steps {
+                        true => to.copy_from_slice(out.part(sample * steps + before, 0, hidden)),
+                        false => to.fill(0.0),
                     }
                 }
-            });
-            product(first, many, gathered, hidden, grad, write == Write::Add || first > 0, rest);
+            }
+            return;
         }
-    }
-    for (grad, write) in [of_input_bias, of_state_bias].into_iter().flatten() {
-        let columns = Columns { data: Shared(dgates.as_ptr().cast_mut()), start: 0, stride: wide };
-        column_sum(cores, samples * count, columns, grad, write, rest);
+        let (first, these) = (task * TURNED, TURNED.min(wide - task * TURNED));
+        // SAFETY: a task is some gates.
+        let (sums, gates) = unsafe { (sums.slice(first, these), gates.slice(first * stride, these * stride)) };
+        let row = |nth: usize| &dgates[((nth / many) * count + range.start + nth % many) * wide + first..][..these];
+        let whole = deep / 16 * 16;
+        for nth in (0..whole).step_by(16) {
+            transpose_16(cores.simd, &std::array::from_fn(|i| row(nth + i)), nth, stride, gates);
+        }
+        for nth in whole..deep {
+            row(nth).iter().enumerate().for_each(|(gate, value)| gates[gate * stride + nth] = *value);
+        }
+        sum_gates(cores.simd, deep, stride, gates, sums);
+    });
+}
+
+leveled! {
+    /// The sum of each gate's first `deep` numbers.
+    fn sum_gates(deep: usize, stride: usize, gates: &[f32], sums: &mut [f32]) {
+        for (sum, row) in sums.iter_mut().zip(gates.chunks_exact(stride)) {
+            let (whole, tail) = row[..deep].as_chunks::<LANES>();
+            let mut lanes = [0.0f32; LANES];
+            for part in whole {
+                for i in 0..LANES {
+                    lanes[i] += part[i];
+                }
+            }
+            lanes.iter_mut().zip(tail).for_each(|(lane, value)| *lane += value);
+            *sum = fold(lanes);
+        }
     }
 }

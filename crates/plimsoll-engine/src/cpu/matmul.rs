@@ -25,7 +25,8 @@ use few_rows::{FEW_ROWS, few_rows};
 use grid::Grid;
 pub use operands::{Matrix, Output, Right, Stored};
 use pack::pack_right;
-pub use packed::{Packed, matmul_packed, pack};
+pub(super) use pack::transpose_16;
+pub use packed::{Packed, matmul_packed, pack, pack_together};
 use tile::{Depth, Kernels, tile_block};
 
 /// `C (+)= scale * A B` on all threads.

@@ -28,6 +28,7 @@ pub mod gelu;
 pub mod gelu_erf;
 pub mod gradient_norm;
 pub mod head_norm;
+pub mod input;
 pub mod layer_norm;
 pub mod lion;
 pub mod loss;

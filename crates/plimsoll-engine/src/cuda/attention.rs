@@ -24,12 +24,12 @@ pub(super) struct Forward {
 /// The arguments of all attention kernels (`attention.cuh`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Attention {
-    of: [Address; 3],
-    out: Address,
+pub(super) struct Attention {
+    pub of: [Address; 3],
+    pub out: Address,
     lse: Address,
-    dout: Address,
-    into: [Address; 3],
+    pub dout: Address,
+    pub into: [Address; 3],
     bias: Address,
     dbias_partial: Address,
     dbias: Address,
@@ -39,8 +39,8 @@ struct Attention {
     documents: Address,
     sample: Address,
     offset: Address,
-    strides: [u32; 3],
-    into_strides: [u32; 3],
+    pub strides: [u32; 3],
+    pub into_strides: [u32; 3],
     heads: u32,
     kv_heads: u32,
     d: u32,
@@ -191,6 +191,9 @@ impl Run<'_> {
         forward: Forward,
         drop: Option<Place>,
     ) -> Result<(), CudaError> {
+        if let Some(each) = shape.samples_at_a_time(self.samples(), &self.form, 1) {
+            return self.attention_by_products(shape, self.arguments(shape, forward, drop), each);
+        }
         let wish = Wish { bias: forward.bias.is_some(), bias_gradient: false, dropout: drop.is_some() };
         let choice = self.choice(shape, &forward.of, wish)?;
         let call = Call::new().with(self.arguments(shape, forward, drop)).at(self.step());
@@ -208,6 +211,16 @@ impl Run<'_> {
         dbias: Option<Id>,
         drop: Option<Place>,
     ) -> Result<(), CudaError> {
+        if let Some(each) = shape.samples_at_a_time(self.samples(), &self.form, 2) {
+            let arguments = Attention {
+                dout: self.at(dout),
+                into: into.map(|cols| self.columns(cols)),
+                into_strides: into.map(|cols| cols.stride as u32),
+                dots: self.scratch(),
+                ..self.arguments(shape, forward, drop)
+            };
+            return self.attention_backward_by_products(shape, arguments, each);
+        }
         let all = [forward.of, into].concat();
         let wish = Wish { bias: forward.bias.is_some(), bias_gradient: dbias.is_some(), dropout: drop.is_some() };
         let choice = self.choice(shape, &all, wish)?;

@@ -62,7 +62,8 @@ pub(crate) struct Drop {
     pub place: u32,
     pub threshold: u32,
     pub scale: f32,
-    pub zero: u32,
+    /// Rows of each sample, where all have as many; `sample` is then the place of the first one's index.
+    pub steps: u32,
 }
 
 impl Drop {
@@ -71,7 +72,14 @@ impl Drop {
         let Some(place) = place else { return Drop { scale: 1.0, ..Drop::default() } };
         // Seed and update are in the step's own numbers.
         let Dropper { place, threshold, scale, .. } = Dropper::new(0, 0, place.key, place.rate);
-        Drop { sample, position, place, threshold, scale, zero: 0 }
+        Drop { sample, position, place, threshold, scale, steps: 0 }
+    }
+}
+
+impl Drop {
+    /// Drops in rows of samples that have `steps` each; the index of the first one stands at `first`.
+    pub fn of_steps(place: Option<Place>, first: Address, steps: usize) -> Drop {
+        Drop { steps: steps as u32, ..Drop::of(place, first, 0) }
     }
 }
 

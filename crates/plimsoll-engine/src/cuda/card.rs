@@ -212,6 +212,20 @@ impl Card {
         // SAFETY: the executor passes what the kernel's own head comment asks for; all addresses are of the arena.
         said(call, unsafe { result::launch_kernel(function, grid, block, shared, self.stream, arguments) })
     }
+
+    /// Starts a kernel whose blocks wait for each other: all of them run at a time, or the driver refuses.
+    pub(crate) fn launch_together(
+        &self,
+        call: &'static str,
+        function: sys::CUfunction,
+        grid: (u32, u32, u32),
+        block: (u32, u32, u32),
+        shared: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        // SAFETY: as above.
+        said(call, unsafe { result::launch_cooperative_kernel(function, grid, block, shared, self.stream, arguments) })
+    }
 }
 
 impl Drop for Card {

@@ -3,8 +3,10 @@
 
 use plimsoll_plan::batch::BatchSlot;
 use plimsoll_plan::device::{CudaForm, STEP_WORDS};
+use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::op::Op;
 use plimsoll_plan::program::{Placed, Program};
+use plimsoll_plan::series_batch::SeriesSlot;
 
 use super::call::{Step, words_of};
 use super::card::{Address, Card, DeviceArena, Pinned, StreamEvent};
@@ -15,8 +17,8 @@ use super::numbers::set_numbers;
 use super::scale::{LossScale, Overflow};
 use super::staged::Staged;
 use super::start::CardUse;
-use super::tables::Table;
-use crate::engine::Updates;
+use super::tables::{Addresses, Table};
+use crate::engine::{SeriesHead, Updates};
 use crate::error::EngineError;
 use crate::step::{Loss, MicroStep, NotFinite, Open, Updated};
 
@@ -70,6 +72,7 @@ pub struct CudaEngine {
     pub(super) scale: Option<LossScale>,
     pub(super) busy_seconds: f64,
     pub(super) eager: bool,
+    pub(super) stepwise: bool,
     pub(super) used: CardUse,
 }
 
@@ -119,13 +122,23 @@ impl CudaEngine {
         self.staged.slot()
     }
 
+    /// Lends the batch of a model of series to the loader.
+    pub fn series_slot(&mut self) -> Result<SeriesSlot<'_>, EngineError> {
+        self.staged.series_slot().ok_or(EngineError::NotPlanned { what: "series" })
+    }
+
+    /// What samples of an update are mixed by.
+    fn mixed_by(&self, step: MicroStep) -> Option<(u64, u64)> {
+        self.updates.as_ref().map(|updates| (updates.seed, step.update))
+    }
+
     /// Launches forward and backward of the batch in the slot; with the optimizer in the backward pass, the update too. Does
     /// not wait for it: the slot may be filled again at once.
     pub fn micro_step(&mut self, step: MicroStep) -> Result<(), EngineError> {
         if self.program.micro.is_none() {
             return Err(EngineError::NotPlanned { what: "training" });
         }
-        self.staged.lay_out(step.samples, step.first_sample, &self.program.spec)?;
+        self.staged.lay_out(step.samples, step.first_sample, &self.program.spec, self.mixed_by(step))?;
         let tokens = self.staged.label_count();
         let first_micro = !self.open.begun;
         if first_micro {
@@ -231,13 +244,28 @@ impl CudaEngine {
         if self.program.eval.is_none() {
             return Err(EngineError::NotPlanned { what: "evaluation" });
         }
-        self.staged.lay_out(samples, 0, &self.program.spec)?;
+        self.staged.lay_out(samples, 0, &self.program.spec, None)?;
         let tokens = self.staged.label_count();
         self.staged.send(&self.machine.card, &empty())?;
         for part in 0..samples.div_ceil(self.program.part_samples) {
             self.run(Which::Eval, part, true)?;
         }
         Ok(Loss { sum: self.after()?.loss_sum, tokens })
+    }
+
+    /// Answers of a head to the batch that was evaluated last, into `out`: as many as it has room for.
+    pub fn read_answers(&self, of: SeriesHead, out: &mut [f32]) -> Result<(), EngineError> {
+        let none = EngineError::NotPlanned { what: "such a head" };
+        let placed = self.program.eval.as_ref();
+        let Some((placed, answer)) = placed.and_then(|placed| Some((placed, of.answer(placed)?))) else {
+            return Err(none);
+        };
+        if out.len() > self.program.part_samples * answer.outputs {
+            return Err(none);
+        }
+        let from = Addresses { program: &self.program, placed, base: self.arena.base() }.of(answer.out);
+        let dtype = placed.tape.own(answer.out).map_or(Dtype::F32, |own| placed.tape.tensors[own].dtype);
+        self.read_numbers(dtype, from, out)
     }
 
     /// What all ops of an update read.
@@ -263,7 +291,7 @@ impl CudaEngine {
 
     /// One update on one micro-batch, op by op; `seen` gets the seconds of each. For benchmarks: it waits all the time.
     pub fn step_by_op(&mut self, step: MicroStep, mut seen: impl FnMut(&Op, f64)) -> Result<(), EngineError> {
-        self.staged.lay_out(step.samples, step.first_sample, &self.program.spec)?;
+        self.staged.lay_out(step.samples, step.first_sample, &self.program.spec, self.mixed_by(step))?;
         let words = self.numbers(step, self.staged.label_count())?;
         self.staged.send(&self.machine.card, &words)?;
         for which in [Which::Micro, Which::Update] {
@@ -277,9 +305,11 @@ impl CudaEngine {
 
     /// What a run of a tape over the batch is launched, or captured, for.
     fn key(&self, which: Which, part: usize, first_micro: bool) -> GraphKey {
-        let most = tape_of(&self.program, which).map_or((0, 0), |placed| (placed.rows.source, placed.rows.target));
+        let most = tape_of(&self.program, which).map_or((0, 0), |placed| most_rows(&self.program, placed));
         let rows = match which {
             Which::Update => vec![most],
+            // Batches of series are whole but for the last one.
+            _ if self.program.spec.series().is_some() => self.staged.rows().to_vec(),
             _ => self.staged.rows().iter().map(|r| (sized(r.0, most.0), sized(r.1, most.1))).collect(),
         };
         let exact = which != Which::Update && rows == self.staged.rows();
@@ -307,6 +337,7 @@ impl CudaEngine {
             part: key.part,
             first_micro: key.first_micro,
             exact: key.exact,
+            stepwise: self.stepwise,
             rehearsal: false,
         })
     }
@@ -316,7 +347,8 @@ impl CudaEngine {
         if self.graphs.launch(&self.machine.card, &key)? {
             return Ok(());
         }
-        let ops = tape_of(&self.program, which).map_or(0, |placed| placed.tape.ops.len());
+        let Some(mut run) = self.prepared(which, &key) else { return Ok(()) };
+        let ops = run.launches();
         let eager = self.eager || !self.graphs.has_room(ops);
         let Some(mut run) = self.prepared(which, &key) else { return Ok(()) };
         if eager {
@@ -333,6 +365,14 @@ impl CudaEngine {
             run.run()?;
         }
         Ok(())
+    }
+}
+
+/// Rows of a part at most, source and target; of series, samples.
+pub(super) fn most_rows(program: &Program, placed: &Placed) -> (usize, usize) {
+    match program.spec.series() {
+        Some(_) => (placed.rows.samples, placed.rows.samples),
+        None => (placed.rows.source, placed.rows.target),
     }
 }
 

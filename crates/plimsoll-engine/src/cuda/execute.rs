@@ -19,8 +19,8 @@ use super::card::{Address, Card};
 use super::error::CudaError;
 use super::kernels::{Kernel, Kernels};
 use super::loss::Head;
-use super::lt::{Into, Number, Operand, Products};
-use super::staged::{Array, Count, Layout, of_side};
+use super::lt::{Each, Into, Number, Operand, Products};
+use super::staged::{Array, Count, Fact, Layout, of_side};
 use super::tables::{Addresses, Table};
 
 /// Threads of a block, unless a kernel says otherwise.
@@ -54,6 +54,8 @@ pub(crate) struct Run<'a> {
     pub first_micro: bool,
     /// There are exactly as many rows as launches are sized for: nothing lies behind them.
     pub exact: bool,
+    /// An LSTM takes two launches a step, whatever the card could do.
+    pub stepwise: bool,
     /// Everything is looked up, nothing is launched.
     pub rehearsal: bool,
 }
@@ -116,6 +118,9 @@ impl Run<'_> {
 
     /// Where the number of rows stands.
     pub(super) fn rows_at(&self, side: Side) -> Address {
+        if let Side::Steps(steps) = side {
+            return self.layout.rows_of_steps(&self.program.spec, steps);
+        }
         let count = if side == Side::Source { Count::SourceRows } else { Count::TargetRows };
         self.layout.count(self.part, count)
     }
@@ -130,6 +135,9 @@ impl Run<'_> {
     }
 
     pub(super) fn drop(&self, side: Side, place: Option<Place>) -> Drop {
+        if let Side::Steps(steps) = side {
+            return Drop::of_steps(place, self.layout.fact(Fact::First), steps);
+        }
         let (sample, position) = match side {
             Side::Source => (Array::SourceSample, Array::SourcePosition),
             _ => (Array::TargetSample, Array::TargetPosition),
@@ -168,10 +176,21 @@ impl Run<'_> {
         b: Operand,
         into: Into,
     ) -> Result<(), CudaError> {
+        self.products(number, size, (a, b, into), Each::ONE)
+    }
+
+    /// Products of one shape.
+    pub(super) fn products(
+        &mut self,
+        number: Number,
+        size: (usize, usize, usize),
+        operands: (Operand, Operand, Into),
+        each: Each,
+    ) -> Result<(), CudaError> {
         let Machine { card, products, .. } = &mut *self.machine;
         match self.rehearsal {
-            true => products.prepare(number, size, a, b, into),
-            false => products.product(card, number, size, a, b, into),
+            true => products.prepare(number, size, operands, each),
+            false => products.product(card, number, size, operands, each),
         }
     }
 
@@ -190,13 +209,17 @@ impl Run<'_> {
 
     /// A weight in the form of activations: itself, its copy, or written out into the scratch.
     pub(super) fn weight(&mut self, id: Id) -> Result<Address, CudaError> {
+        self.weight_at(id, self.scratch())
+    }
+
+    /// The same; if it is written out, then to `panel`.
+    pub(super) fn weight_at(&mut self, id: Id, panel: Address) -> Result<Address, CudaError> {
         let store = &self.program.store;
         let read = read_form(store, id);
         let (at, dtype, elements) = (self.at(read), store.dtype(read), store.elements[id.0 as usize]);
         if panel_words(store, id, &self.form) == 0 {
             return Ok(at);
         }
-        let panel = self.scratch();
         let grid = walk(elements);
         let count = elements as u64;
         match dtype {
@@ -529,7 +552,7 @@ impl Run<'_> {
             | Op::DecodeStep { .. }
             | Op::CrossStep { .. }
             | Op::Logits { .. } => return Err(CudaError::Unsupported { op: "generation" }),
-            Op::Series(op) => return Err(CudaError::Unsupported { op: op.name() }),
+            Op::Series(op) => self.series(index, op)?,
         }
         Ok(())
     }
@@ -546,12 +569,15 @@ impl Run<'_> {
         else {
             return false;
         };
-        let apart = |a: Id, b: Id| {
-            let (first, second) = (self.at(a), self.at(b));
-            first + 4 * self.words(a) as u64 <= second || second + 4 * self.words(b) as u64 <= first
-        };
-        let safe = apart(*added, *stats) && (apart(*added, *out) || self.at(*added) == self.at(*out));
+        let apart_or_same = self.is_apart(*added, *out) || self.at(*added) == self.at(*out);
+        let safe = self.is_apart(*added, *stats) && apart_or_same;
         (side, y, width) == (next, x, wide) && safe
+    }
+
+    /// Whether two tensors have no word in common.
+    pub(super) fn is_apart(&self, a: Id, b: Id) -> bool {
+        let (first, second) = (self.at(a), self.at(b));
+        first + 4 * self.words(a) as u64 <= second || second + 4 * self.words(b) as u64 <= first
     }
 
     fn residual_and_norm(&mut self, index: usize) -> Result<(), CudaError> {

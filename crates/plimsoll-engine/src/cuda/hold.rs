@@ -5,7 +5,7 @@ use plimsoll_plan::dtype::Dtype;
 
 use super::card::{Card, DeviceArena};
 use super::error::CudaError;
-use super::lt::{Into, Number, Operand, Products};
+use super::lt::{Each, Into, Number, Operand, Products};
 
 /// An open card with everything that costs memory before a program is there.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl Hold {
         let operand = |nth: usize, transposed| Operand { at: at(nth), stride: SIDE, transposed };
         let number = Number::of(form);
         let into = Into { at: at(2), stride: SIDE, number, alpha: 1.0, add: false, bias: None };
-        products.product(&card, number, (SIDE, SIDE, SIDE), operand(0, false), operand(1, true), into)?;
+        let operands = (operand(0, false), operand(1, true), into);
+        products.product(&card, number, (SIDE, SIDE, SIDE), operands, Each::ONE)?;
         card.wait()?;
         drop(arena);
         let used = card.total() - card.free()?;

@@ -35,6 +35,7 @@ pub(crate) const HEADERS: &[KernelFile] = files![
     "attention_tile.cuh",
     "columns.cuh",
     "curve.cuh",
+    "lstm.cuh",
     "mma.cuh",
     "number.cuh",
     "philox.cuh",
@@ -50,30 +51,42 @@ pub(crate) const FILES: &[KernelFile] = files![
     "adamw.cu",
     "adamw16bit.cu",
     "adamw8bit.cu",
+    "additive_pool.cu",
     "attention.cu",
     "attention_mma_128.cu",
     "attention_mma_64.cu",
     "attention_mma_any_128.cu",
     "attention_mma_any_64.cu",
+    "attention_scores.cu",
+    "batch_norm.cu",
     "bias.cu",
     "cache.cu",
     "column_sum.cu",
+    "conv.cu",
     "copy.cu",
     "dequantise.cu",
     "embed.cu",
     "gated_gelu.cu",
     "gated_silu.cu",
     "gelu.cu",
+    "gelu_erf.cu",
     "gradient_norm.cu",
     "head_norm.cu",
     "layer_norm.cu",
     "lion.cu",
     "loss.cu",
+    "lstm.cu",
+    "lstm_walk.cu",
     "norm.cu",
+    "norm_pool.cu",
+    "positions.cu",
     "relu.cu",
     "residual.cu",
     "rope.cu",
+    "series_loss.cu",
     "sgd.cu",
+    "summary.cu",
+    "windows.cu",
 ];
 
 /// A function, with the number types that its file is compiled for.
@@ -136,6 +149,15 @@ impl Kernels {
             self.allowed.insert(kernel, shared);
         }
         Ok(function)
+    }
+
+    /// Blocks of a function that a processor runs at a time.
+    pub fn at_a_time(&mut self, kernel: Kernel, block: u32, shared: u32) -> Result<usize, CudaError> {
+        let function = self.function(kernel, shared)?;
+        // SAFETY: a loaded function.
+        let blocks =
+            unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block as i32, shared as usize) };
+        Ok(said("cuOccupancyMaxActiveBlocksPerMultiprocessor", blocks)?.max(0) as usize)
     }
 
     fn module(&mut self, key: ModuleKey) -> Result<CUmodule, CudaError> {

@@ -75,6 +75,20 @@ pub(crate) struct Into {
     pub bias: Option<Address>,
 }
 
+/// Products of one shape, as many as `count`: numbers from one's operand to the next one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Each {
+    pub count: usize,
+    pub a: usize,
+    pub b: usize,
+    pub out: usize,
+}
+
+impl Each {
+    /// A single product.
+    pub const ONE: Each = Each { count: 1, a: 0, b: 0, out: 0 };
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     size: (usize, usize, usize),
@@ -85,6 +99,7 @@ struct Key {
     out_number: Number,
     bias: bool,
     add: bool,
+    each: Each,
     /// Trailing zero bits of the addresses of a, b and out, up to 256 bytes.
     aligned: [u32; 3],
 }
@@ -140,19 +155,18 @@ impl Products {
         (self.workspace, self.workspace_bytes) = (at, bytes);
     }
 
-    /// `out[m, n] = alpha * a[m, k] b[k, n] + beta * out`, all operands of one number type.
+    /// `out[m, n] = alpha * a[m, k] b[k, n] + beta * out`, all operands of one number type; as many times as `each` says.
     pub fn product(
         &mut self,
         card: &Card,
         number: Number,
         size: (usize, usize, usize),
-        a: Operand,
-        b: Operand,
-        into: Into,
+        (a, b, into): (Operand, Operand, Into),
+        each: Each,
     ) -> Result<(), CudaError> {
         let refused = |e: CublasError| refusal(number, size, into, e);
-        self.prepare(number, size, a, b, into)?;
-        let Some(made) = self.made.get(&key(number, size, a, b, into)) else { return Ok(()) };
+        self.prepare(number, size, (a, b, into), each)?;
+        let Some(made) = self.made.get(&key(number, size, (a, b, into), each)) else { return Ok(()) };
         if let Some(bias) = into.bias {
             set(made.desc, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias).map_err(refused)?;
         }
@@ -187,12 +201,11 @@ impl Products {
         &mut self,
         number: Number,
         size: (usize, usize, usize),
-        a: Operand,
-        b: Operand,
-        into: Into,
+        (a, b, into): (Operand, Operand, Into),
+        each: Each,
     ) -> Result<(), CudaError> {
-        let key = key(number, size, a, b, into);
-        if size.0 == 0 || size.1 == 0 {
+        let key = key(number, size, (a, b, into), each);
+        if size.0 == 0 || size.1 == 0 || each.count == 0 {
             return Ok(());
         }
         match self.made.get_mut(&key) {
@@ -271,7 +284,7 @@ impl Products {
             for _ in 0..=TRIES {
                 let clock = card.clock()?;
                 // A candidate that is refused is no candidate.
-                if self.product(card, key.number, key.size, a, b, into).is_err() {
+                if self.product(card, key.number, key.size, (a, b, into), key.each).is_err() {
                     least = f32::INFINITY;
                     break;
                 }
@@ -309,6 +322,20 @@ impl Products {
         let a = layout(key.number, stored(m, k, key.a.1), key.a.0)?;
         let b = layout(key.number, stored(k, n, key.b.1), key.b.0)?;
         let out = layout(key.out_number, (m, n), key.out)?;
+        if key.each.count > 1 {
+            type Layout = sys::cublasLtMatrixLayoutAttribute_t;
+            let count = key.each.count as i32;
+            for (layout, apart) in [(a, key.each.a), (b, key.each.b), (out, key.each.out)] {
+                let apart = apart as i64;
+                // SAFETY: the layout was just made; the values have so many bytes.
+                unsafe {
+                    let batch = (&raw const count).cast();
+                    result::set_matrix_layout_attribute(layout, Layout::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, batch, 4)?;
+                    let which = Layout::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+                    result::set_matrix_layout_attribute(layout, which, (&raw const apart).cast(), 8)?;
+                }
+            }
+        }
         let preference = result::create_matmul_pref()?;
         type Preference = sys::cublasLtMatmulPreferenceAttributes_t;
         let prefer = |which, value: *const c_void, bytes: usize| {
@@ -363,7 +390,9 @@ impl Key {
     }
 }
 
-fn key(number: Number, size: (usize, usize, usize), a: Operand, b: Operand, into: Into) -> Key {
+fn key(number: Number, size: (usize, usize, usize), (a, b, into): (Operand, Operand, Into), each: Each) -> Key {
+    let bytes = number.bytes();
+    let places = [(a.at, each.a * bytes), (b.at, each.b * bytes), (into.at, each.out * into.number.bytes())];
     Key {
         size,
         a: (a.stride, a.transposed),
@@ -373,7 +402,8 @@ fn key(number: Number, size: (usize, usize, usize), a: Operand, b: Operand, into
         out_number: into.number,
         bias: into.bias.is_some(),
         add: into.add,
-        aligned: [a.at, b.at, into.at].map(|at| at.trailing_zeros().min(8)),
+        each,
+        aligned: places.map(|(at, apart)| (at | apart as u64).trailing_zeros().min(8)),
     }
 }
 

@@ -4,10 +4,11 @@
 //! card is opened, and what is missing is said by name.
 //!
 //! Read in this order: `engine` (what a caller can do; with `start` and `tensors`), `execute` (an op becomes launches; with
-//! `attention`, `loss` and `update`), `staged` and `tables` (what is
+//! `attention`, `loss`, `series`, `lstm` and `update`), `staged` and `tables` (what is
 //! on the card besides tensors), `kernels` and `compile`, `lt` (products) and `tuned`, `card` and `find` (the driver).
 
 mod attention;
+mod attention_products;
 mod call;
 mod card;
 mod compile;
@@ -19,10 +20,12 @@ mod graph;
 mod hold;
 mod kernels;
 mod loss;
+mod lstm;
 mod lt;
 mod numbers;
 mod rates;
 mod scale;
+mod series;
 mod split;
 mod staged;
 mod start;

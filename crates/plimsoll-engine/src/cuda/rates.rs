@@ -8,7 +8,7 @@ use super::card::{Address, Card, DeviceArena, Pinned};
 use super::error::CudaError;
 use super::graph::{self, GraphKey, Graphs};
 use super::kernels::{Kernel, Kernels};
-use super::lt::{Into, Number, Operand, Products};
+use super::lt::{Each, Into, Number, Operand, Products};
 
 /// Sides of the products.
 const SIDE: usize = 4096;
@@ -61,7 +61,8 @@ fn product(card: &Card, arena: &DeviceArena, number: Number) -> Result<f64, Cuda
     let operand = |nth, transposed| Operand { at: matrix(nth), stride: SIDE, transposed };
     let into = Into { at: matrix(2), stride: SIDE, number, alpha: 1.0, add: false, bias: None };
     let size = (SIDE, SIDE, SIDE);
-    best(card, || products.product(card, number, size, operand(0, false), operand(1, true), into))
+    let operands = (operand(0, false), operand(1, true), into);
+    best(card, || products.product(card, number, size, operands, Each::ONE))
 }
 
 /// Seconds of a captured sequence of the smallest kernel.

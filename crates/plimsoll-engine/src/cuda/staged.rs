@@ -7,16 +7,20 @@
 use std::ops::Range;
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
-use plimsoll_plan::device::{STEP_WORDS, part_arrays, part_words, staged_words};
+use plimsoll_plan::device::{
+    SERIES_FACTS, STEP_WORDS, part_arrays, part_words, series_arrays, series_sides, staged_of,
+};
 use plimsoll_plan::op::Side;
 use plimsoll_plan::place::aligned;
-use plimsoll_plan::program::{Program, staging_words};
-use plimsoll_plan::spec::ModelSpec;
+use plimsoll_plan::program::{Program, staging_of};
+use plimsoll_plan::series_batch::{SERIES_ARRAYS, SeriesSlot};
+use plimsoll_plan::spec::{ModelSpec, SeriesSpec};
 
 use super::call::{Step, words_of};
 use super::card::{Address, Card, Pinned, StreamEvent};
 use super::error::CudaError;
 use crate::error::EngineError;
+use crate::series_staging::SeriesStaging;
 use crate::staging::Staging;
 
 /// The arrays of a part, in order.
@@ -35,6 +39,20 @@ pub(crate) enum Array {
     SourceAt,
     TargetSample,
     TargetPosition,
+    // Of series.
+    Facts,
+    Windows,
+    Classes,
+    Values,
+}
+
+/// Facts of a batch of series, before its numbers of rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fact {
+    /// How samples are mixed: share and distance, both words.
+    Mix,
+    /// Index of the first sample.
+    First = 2,
 }
 
 /// Numbers at the beginning of a part.
@@ -50,16 +68,38 @@ pub(crate) enum Count {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     part: BatchShape,
+    /// Sizes of the arrays of a batch of series.
+    series: Option<[usize; 1 + SERIES_ARRAYS]>,
     base: Address,
+}
+
+/// Which of the arrays of a batch of series; what both kinds have, by the name that texts have for it.
+fn of_series(array: Array) -> usize {
+    match array {
+        Array::Facts | Array::Counts => 0,
+        Array::Windows => 1,
+        Array::Classes => 2,
+        Array::Values => 3,
+        Array::SourceStarts | Array::TargetStarts => 4,
+        Array::DocumentSample => 5,
+        Array::DocumentOffset => 6,
+        _ => unreachable!("`{array:?}` is of texts"),
+    }
 }
 
 impl Layout {
     /// Staged behind the address.
     pub fn of(program: &Program, base: Address) -> Layout {
-        Layout { part: BatchShape { samples: program.part_samples, ..program.shape }, base }
+        let series = program.spec.series().map(|spec| series_arrays(spec, program.shape.samples));
+        Layout { part: BatchShape { samples: program.part_samples, ..program.shape }, series, base }
     }
 
     fn range(&self, part: usize, array: Array) -> Range<usize> {
+        if let Some(sizes) = &self.series {
+            let nth = of_series(array);
+            let start = STEP_WORDS + sizes[..nth].iter().map(|n| aligned(*n)).sum::<usize>();
+            return start..start + sizes[nth];
+        }
         let sizes = part_arrays(&self.part);
         let before = sizes[..array as usize].iter().map(|n| aligned(*n)).sum::<usize>();
         let start = STEP_WORDS + part * part_words(&self.part) + before;
@@ -78,16 +118,35 @@ impl Layout {
 
     /// A number of a part.
     pub fn count(&self, part: usize, count: Count) -> Address {
+        if let Some(sizes) = &self.series {
+            // One row a sample is the last of the sides.
+            return self.at(part, Array::Facts) + 4 * (sizes[0] - 1) as u64;
+        }
         self.at(part, Array::Counts) + 4 * count as u64
+    }
+}
+
+impl Layout {
+    /// A fact of a batch of series.
+    pub fn fact(&self, fact: Fact) -> Address {
+        self.at(0, Array::Facts) + 4 * fact as u64
+    }
+
+    /// Where the number of rows stands, of samples that have `steps` each.
+    pub fn rows_of_steps(&self, spec: &ModelSpec, steps: usize) -> Address {
+        let sides = spec.series().map(|spec| series_sides(spec).position(|of| of == steps));
+        let nth = sides.flatten().expect("ops of series run over sides of their model");
+        self.at(0, Array::Facts) + 4 * (SERIES_FACTS + nth) as u64
     }
 }
 
 /// The batch and its way.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    /// What `host` lies in.
+    /// What `host` or `series` lies in.
     _memory: Vec<u32>,
     host: Staging,
+    series: Option<SeriesStaging>,
     pinned: [Sent; 2],
     /// Which of them is laid out next, or was last.
     turn: usize,
@@ -105,16 +164,22 @@ unsafe impl Send for Staged {}
 impl Staged {
     /// Takes the host's memory for a program whose staging area lies at `base` on the card.
     pub fn take(program: &Program, base: Address) -> Result<Staged, CudaError> {
-        let words = staging_words(&program.shape, None);
+        let words = staging_of(&program.spec, &program.shape, None);
         let mut memory = vec![0u32; words];
-        // SAFETY: the vector is not touched but through the staging area, and lives as long.
-        let host = unsafe { Staging::new(memory.as_mut_ptr(), words, program.shape) };
-        let words = staged_words(&program.shape, program.part_samples);
+        let windows = program.spec.series().map(|spec| spec.batch(program.shape.samples));
+        // SAFETY: the vector is not touched but through the staging area, which is one or the other, and lives as long.
+        let (host, series) = unsafe {
+            let base = memory.as_mut_ptr();
+            let series = windows.map(|shape| SeriesStaging::new(base, words, shape));
+            (Staging::new(base, if series.is_some() { 0 } else { words }, program.shape), series)
+        };
+        let words = staged_of(&program.spec, &program.shape, program.part_samples);
         let pinned = [Sent::take(words)?, Sent::take(words)?];
         let parts = program.shape.samples.div_ceil(program.part_samples.max(1));
         Ok(Staged {
             _memory: memory,
             host,
+            series,
             pinned,
             turn: 0,
             layout: Layout::of(program, base),
@@ -127,6 +192,11 @@ impl Staged {
     /// Lends the batch to the loader.
     pub fn slot(&mut self) -> BatchSlot<'_> {
         self.host.slot()
+    }
+
+    /// Lends the batch to the loader, where it is one of series.
+    pub fn series_slot(&mut self) -> Option<SeriesSlot<'_>> {
+        self.series.as_mut().map(SeriesStaging::slot)
     }
 
     /// Places on the card.
@@ -146,11 +216,57 @@ impl Staged {
 
     /// Labels at which a loss is taken.
     pub fn label_count(&self) -> u64 {
-        self.host.label_count()
+        self.series.as_ref().map_or_else(|| self.host.label_count(), SeriesStaging::label_count)
     }
 
-    /// Checks what the loader wrote and lays it out.
-    pub fn lay_out(&mut self, samples: usize, first: u32, spec: &ModelSpec) -> Result<(), EngineError> {
+    /// Checks what the loader wrote and lays it out. Samples of series are mixed by seed and update, where those are given.
+    pub fn lay_out(
+        &mut self,
+        samples: usize,
+        first: u32,
+        spec: &ModelSpec,
+        mixed_by: Option<(u64, u64)>,
+    ) -> Result<(), EngineError> {
+        match spec {
+            ModelSpec::Series(spec) => self.lay_out_series(samples, first, spec, mixed_by),
+            ModelSpec::T5(_) | ModelSpec::Decoder(_) => self.lay_out_tokens(samples, first, spec),
+        }
+    }
+
+    fn lay_out_series(
+        &mut self,
+        samples: usize,
+        first: u32,
+        spec: &SeriesSpec,
+        mixed_by: Option<(u64, u64)>,
+    ) -> Result<(), EngineError> {
+        let Some(series) = &mut self.series else { return Err(EngineError::NotPlanned { what: "series" }) };
+        series.take(samples, first, spec)?;
+        self.turn = 1 - self.turn;
+        self.pinned[self.turn].event.wait()?;
+        let mix = mixed_by.and_then(|(seed, update)| series.mix(spec.loss.mixup?, seed, update));
+        let (share, shift) = mix.map_or((1.0f32, 0), |mix| (mix.share, mix.shift as u32));
+        let rows = series_sides(spec).map(|steps| (samples * steps) as u32);
+        let facts: Vec<u32> = [share.to_bits(), shift, first].into_iter().chain(rows).collect();
+        self.rows[0] = (samples, samples);
+        self.documents = samples;
+        let [starts, sample, offset] = series.documents();
+        let words = self.pinned[self.turn].words.words_mut();
+        for (array, values) in [
+            (Array::Facts, &facts[..]),
+            (Array::Windows, words_of(series.inputs())),
+            (Array::Classes, series.classes()),
+            (Array::Values, words_of(series.values())),
+            (Array::TargetStarts, starts),
+            (Array::DocumentSample, sample),
+            (Array::DocumentOffset, offset),
+        ] {
+            words[self.layout.range(0, array)][..values.len()].copy_from_slice(values);
+        }
+        Ok(())
+    }
+
+    fn lay_out_tokens(&mut self, samples: usize, first: u32, spec: &ModelSpec) -> Result<(), EngineError> {
         self.host.take(samples, first, spec)?;
         self.turn = 1 - self.turn;
         self.pinned[self.turn].event.wait()?;
@@ -240,6 +356,8 @@ impl Sent {
 pub(crate) fn of_side(rows: (usize, usize), side: Side) -> usize {
     match side {
         Side::Source => rows.0,
-        Side::Target | Side::Beam | Side::Steps(_) => rows.1,
+        Side::Target | Side::Beam => rows.1,
+        // Of series, rows are samples.
+        Side::Steps(steps) => rows.1 * steps,
     }
 }

@@ -4,11 +4,10 @@
 use std::path::PathBuf;
 
 use plimsoll_plan::device::{CudaForm, captured_ops};
-use plimsoll_plan::op::Op;
 use plimsoll_plan::program::Program;
 
 use super::card::{Address, Card, DeviceArena};
-use super::engine::{ALL, CudaEngine, Way, most_documents, tape_of};
+use super::engine::{ALL, CudaEngine, Way, most_documents, most_rows, tape_of};
 use super::error::CudaError;
 use super::execute::{Machine, Run};
 use super::graph::Graphs;
@@ -33,6 +32,8 @@ pub struct CudaOptions {
     pub tf32: bool,
     /// Steps are launched op by op instead of captured as graphs.
     pub eager: bool,
+    /// An LSTM takes two launches a step, as on cards that are too small to walk it in one: for tests and benchmarks.
+    pub stepwise: bool,
 }
 
 /// Memory of the card, measured while the engine started.
@@ -54,28 +55,17 @@ const NOWHERE: Address = 1 << 40;
 /// A byte that repeated is 0.011 in f32 and bf16, and 1.06 in f16.
 const SOMETHING: u8 = 0x3c;
 
-/// Ops that run on the CPU only are refused before the card is looked at.
-fn refuse_series(program: &Program) -> Result<(), CudaError> {
-    let tapes = ALL.iter().filter_map(|which| tape_of(program, *which));
-    let found = tapes.flat_map(|placed| &placed.tape.ops).find_map(|op| match op {
-        Op::Series(op) => Some(op.name()),
-        _ => None,
-    });
-    found.map_or(Ok(()), |op| Err(CudaError::Unsupported { op }))
-}
-
 impl CudaEngine {
     /// Opens the card, rehearses the program, takes its memory, whole.
     pub fn start(program: Program, updates: Option<Updates>, options: &CudaOptions) -> Result<CudaEngine, EngineError> {
         let form = *program.device.cuda().ok_or(EngineError::NotPlanned { what: "a card" })?;
-        refuse_series(&program)?;
         let card = Card::open(options.index)?;
         let context = card.total() - card.free()?;
         let mut products = Products::open(options.tf32)?;
         products.lend(NOWHERE, form.products);
         let kernels = Kernels::new(&card, options.cache.clone());
         let mut machine = Machine { products, kernels, card };
-        rehearse(&mut machine, &program, form, updates.as_ref(), NOWHERE)?;
+        rehearse(&mut machine, &program, form, updates.as_ref(), (NOWHERE, options.stepwise))?;
         machine.card.wait()?;
         let modules = (machine.card.total() - machine.card.free()?).saturating_sub(context);
         let arena = DeviceArena::take(&machine.card, program.parts.words() * 4)?;
@@ -110,6 +100,7 @@ impl CudaEngine {
             turn: 0,
             busy_seconds: 0.0,
             eager: options.eager,
+            stepwise: options.stepwise,
             used,
         })
     }
@@ -121,14 +112,14 @@ fn rehearse(
     program: &Program,
     form: CudaForm,
     updates: Option<&Updates>,
-    base: Address,
+    (base, stepwise): (Address, bool),
 ) -> Result<(), CudaError> {
     for which in ALL {
         let Some(placed) = tape_of(program, which) else { continue };
         let mut tables = Tables::at(base);
         let list = tables.add(Addresses { program, placed, base });
         let parts = program.shape.samples.div_ceil(program.part_samples.max(1));
-        let rows = vec![(placed.rows.source, placed.rows.target); parts];
+        let rows = vec![most_rows(program, placed); parts];
         for first_micro in [true, false] {
             let mut run = Run {
                 machine,
@@ -145,6 +136,7 @@ fn rehearse(
                 part: 0,
                 first_micro,
                 exact: false,
+                stepwise,
                 rehearsal: true,
             };
             run.run()?;
@@ -166,7 +158,7 @@ fn tune(
     if !tuned.keeps() {
         return Ok(());
     }
-    rehearse(machine, program, form, updates, arena.base())?;
+    rehearse(machine, program, form, updates, (arena.base(), options.stepwise))?;
     let Machine { products, card, .. } = machine;
     // Products of zeros are faster than they will be. These bytes are a small number in every form.
     card.fill(arena.base(), arena.bytes(), SOMETHING)?;

@@ -3,7 +3,7 @@
 
 use plimsoll_plan::device::{MAP_WORDS, UPDATE_CHUNK, group_params, param_scratch, read_form, update_groups};
 use plimsoll_plan::dtype::Dtype;
-use plimsoll_plan::op::{AttentionShape, BiasBuckets, Op};
+use plimsoll_plan::op::{AttentionShape, BiasBuckets, Op, SeriesOp};
 use plimsoll_plan::place::aligned;
 use plimsoll_plan::program::{Placed, Program};
 
@@ -105,6 +105,9 @@ impl Tables {
                 Op::BiasExpand { shape, buckets, .. } | Op::BiasCollect { shape, buckets, .. } => {
                     let values = bucket_list(shape, buckets);
                     Table::Words(self.put(&values), values.len())
+                }
+                Op::Series(SeriesOp::Loss { terms, .. }) => {
+                    Table::Words(self.put(words_of(&terms.class_weights)), terms.class_weights.len())
                 }
                 _ => Table::None,
             })

@@ -144,6 +144,20 @@ impl CudaEngine {
         Ok(true)
     }
 
+    /// Numbers that are stored in this form from an address on, widened.
+    pub(super) fn read_numbers(&self, dtype: Dtype, from: Address, out: &mut [f32]) -> Result<(), EngineError> {
+        if dtype == Dtype::F32 {
+            return Ok(self.machine.card.read(from, out)?);
+        }
+        let mut halves = vec![0u32; out.len().div_ceil(2)];
+        // SAFETY: two halves a word.
+        let view = unsafe { std::slice::from_raw_parts_mut(halves.as_mut_ptr().cast::<u16>(), out.len()) };
+        self.machine.card.read(from, view)?;
+        let words: Vec<f32> = halves.iter().map(|w| f32::from_bits(*w)).collect();
+        Weights::new(&words, dtype, out.len()).decode(self.program.simd, 0, out);
+        Ok(())
+    }
+
     /// Elements of a parameter from `first` on, widened.
     pub fn read_param(&self, index: usize, first: usize, out: &mut [f32]) -> Result<(), EngineError> {
         let store = &self.program.store;
@@ -153,14 +167,7 @@ impl CudaEngine {
         match dtype {
             Dtype::F32 if store.is_split(id) => self.read_halves(id, from, out)?,
             Dtype::F32 => card.read(self.at(id) + 4 * from as u64, out)?,
-            Dtype::Bf16 | Dtype::F16 => {
-                let mut halves = vec![0u32; out.len().div_ceil(2)];
-                // SAFETY: two halves a word.
-                let view = unsafe { std::slice::from_raw_parts_mut(halves.as_mut_ptr().cast::<u16>(), out.len()) };
-                card.read(self.at(id) + 2 * from as u64, view)?;
-                let words: Vec<f32> = halves.iter().map(|w| f32::from_bits(*w)).collect();
-                Weights::new(&words, dtype, out.len()).decode(self.program.simd, 0, out);
-            }
+            Dtype::Bf16 | Dtype::F16 => self.read_numbers(dtype, self.at(id) + 2 * from as u64, out)?,
             Dtype::Int8 | Dtype::Nf4 => {
                 let mut words = vec![0.0f32; store.tensors[id.0 as usize].words];
                 card.read(self.at(id), &mut words)?;

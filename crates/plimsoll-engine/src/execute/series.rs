@@ -7,6 +7,7 @@ use crate::cpu::additive_pool::{AdditiveShape, additive_pool_backward, additive_
 use crate::cpu::batch_norm::{RunningStats, batch_stats, running_stats};
 use crate::cpu::conv::{conv_forward, conv_input, conv_weight};
 use crate::cpu::gelu_erf::{gelu_erf_backward, gelu_erf_forward};
+use crate::cpu::input::input_forward;
 use crate::cpu::lstm::{Ends, LstmWeights, lstm_forward};
 use crate::cpu::lstm_backward::{lstm_backward, lstm_input, lstm_weight};
 use crate::cpu::norm_pool::{Normed, norm_pool_backward, norm_pool_forward};
@@ -41,18 +42,7 @@ impl<'a> Frame<'a> {
         match op {
             SeriesOp::Input { out, width, mixup } => {
                 self.mix = mixup.and_then(|mixup| windows.mix(mixup, self.seed, self.update));
-                let (from, to) = (windows.inputs(), &mut self.get_mut(*out)[..samples * width]);
-                match self.mix {
-                    None => to.copy_from_slice(from),
-                    Some(mix) => {
-                        for (sample, to) in to.chunks_exact_mut(*width).enumerate() {
-                            let of = |nth: usize| &from[nth * width..(nth + 1) * width];
-                            let (one, other) = (of(sample), of((sample + mix.shift) % samples));
-                            let pairs = one.iter().zip(other);
-                            to.iter_mut().zip(pairs).for_each(|(t, (a, b))| *t = mix.share * a + (1.0 - mix.share) * b);
-                        }
-                    }
-                }
+                input_forward(*width, windows.inputs(), self.mix, &mut self.get_mut(*out)[..samples * width]);
             }
             SeriesOp::Conv { shape, x, weight, bias, out } => {
                 let (x, weight, bias) = (self.get(*x), self.get(*weight), self.get(*bias));

@@ -12,6 +12,7 @@ mod attention;
 mod bias;
 mod cache;
 mod column_sum;
+mod conv;
 mod drop;
 mod embed;
 mod gated_gelu;
@@ -19,20 +20,25 @@ mod gated_silu;
 mod gelu;
 mod gradient_norm;
 mod head_norm;
+mod input;
 mod layer_norm;
 mod lion;
 mod loss;
+mod lstm;
 mod norm;
+mod norm_pool;
 mod relu;
 mod residual;
 mod rope;
+mod series_loss;
 mod sgd;
 mod storage;
 mod weight;
 
 use plimsoll_engine::cpu::{Cores, Dropper, Rows};
 use plimsoll_engine::{simd, with_cores};
-use plimsoll_plan::tiles::Simd;
+use plimsoll_plan::op::{MaxRows, SeriesOp};
+use plimsoll_plan::tiles::{Simd, Tiles};
 
 /// Numbers in -1 .. 1, the same for the same seed.
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
@@ -49,6 +55,13 @@ fn numbers(n: usize, seed: u64) -> Vec<f32> {
 /// A tensor that nobody has written.
 fn unwritten(n: usize) -> Vec<f32> {
     vec![f32::NAN; n]
+}
+
+/// What the plan gives any of these ops to work in.
+fn planned(cores: Cores, samples: usize, ops: &[SeriesOp]) -> Vec<f32> {
+    let rows = MaxRows { source: 0, target: 0, beam: 0, samples };
+    let words = ops.iter().map(|op| op.workspace(&rows, &Tiles::of(cores.simd), cores.threads));
+    unwritten(words.max().unwrap_or(0))
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {

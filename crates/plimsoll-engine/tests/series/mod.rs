@@ -2,6 +2,8 @@
 //! with.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod card;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,6 +83,11 @@ pub fn v2() -> SeriesSpec {
         values: head("return_head", &[5], 1),
         ..spec
     }
+}
+
+/// The same with so many steps (140) that an LSTM can be walked in stretches: two whole ones and a part.
+pub fn long(spec: SeriesSpec) -> SeriesSpec {
+    SeriesSpec { window: 20, pool: 1, ..spec }
 }
 
 /// Others that the description can say.

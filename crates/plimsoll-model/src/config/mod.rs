@@ -1,20 +1,21 @@
 //! config.json, read into a `ModelSpec` and written back.
 //!
 //! Follows the config classes of transformers 5.22, defaults included: `t5.rs` for T5 and MT5, `decoder.rs` for GPT-2,
-//! Llama, Mistral, Qwen2 and Qwen3. Keys that are not ours are left alone, so that they reach the saved model.
+//! Llama, Mistral, Qwen2 and Qwen3; `series.rs` is our own form, for `cnn-lstm`. Keys that are not ours are left alone, so that they reach the saved model.
 //! Invariant: a spec that comes out of here can be trained: no size is zero, no product of sizes overflows, every
 //! special token is in the vocabulary. What we cannot compute is refused by the name of its key.
 
 mod decoder;
 mod keys;
 mod rope;
+pub(crate) mod series;
 mod t5;
 mod write_back;
 
 use std::path::Path;
 
 use plimsoll_plan::dtype::Dtype;
-use plimsoll_plan::spec::{DecoderFamily, ModelSpec};
+use plimsoll_plan::spec::{DecoderFamily, DecoderSpec, ModelSpec};
 use serde_json::Value;
 
 use crate::ModelError;
@@ -29,6 +30,8 @@ pub(crate) enum Family {
     /// T5 with other defaults and another scale of the head.
     Mt5,
     Decoder(DecoderFamily),
+    /// Not of transformers.
+    Series,
 }
 
 /// What a config says.
@@ -44,7 +47,18 @@ pub(crate) struct Said {
 /// 1 PiB: so that sums over weights, gradients, states and activations stay far from 64 bits.
 const MAX_MODEL_BYTES: u128 = 1 << 50;
 
-const KNOWN: &str = "`t5`, `mt5`, `gpt2`, `llama`, `mistral`, `qwen2` or `qwen3`";
+const KNOWN: &str = "`t5`, `mt5`, `gpt2`, `llama`, `mistral`, `qwen2`, `qwen3` or `cnn-lstm`";
+
+/// Reads the text of a config.json; `path` is for messages.
+pub(crate) fn read_text(path: &Path, text: &[u8]) -> Result<(Value, Said), ModelError> {
+    let raw: Value = serde_json::from_slice(text).map_err(|source| ModelError::Json { path: path.into(), source })?;
+    if raw.get("model_type").and_then(Value::as_str) == Some(series::MODEL_TYPE) {
+        // What is wrong is told with its place in the text.
+        series::read_text(path, text)?;
+    }
+    let said = read(path, &raw)?;
+    Ok((raw, said))
+}
 
 /// Reads a parsed config.json; `path` is for messages.
 pub(crate) fn read(path: &Path, raw: &Value) -> Result<Said, ModelError> {
@@ -60,11 +74,13 @@ pub(crate) fn read(path: &Path, raw: &Value) -> Result<Said, ModelError> {
         Some("mistral") => Family::Decoder(DecoderFamily::Mistral),
         Some("qwen2") => Family::Decoder(DecoderFamily::Qwen2),
         Some("qwen3") => Family::Decoder(DecoderFamily::Qwen3),
+        Some(series::MODEL_TYPE) => Family::Series,
         found => return Err(keys.wrong("model_type", KNOWN, found.unwrap_or("nothing"))),
     };
     let (spec, init_factor) = match family {
         Family::T5 | Family::Mt5 => t5::read(&keys, family == Family::Mt5)?,
         Family::Decoder(family) => (decoder::read(&keys, family)?.into(), 1.0),
+        Family::Series => (series::read(path, raw)?.into(), 1.0),
     };
     // Every side is bounded, so that no single product overflows 64 bits; their sum may.
     let got_bytes = spec.params().iter().map(|p| 4 * p.elements() as u128).sum();
@@ -85,21 +101,23 @@ pub(crate) fn to_save(path: &Path, raw: &Value, spec: &ModelSpec, dtype: Dtype) 
         (Family::Decoder(family), ModelSpec::Decoder(spec)) if family == spec.family => {
             decoder::write(&mut config, spec);
         }
+        (Family::Series, ModelSpec::Series(spec)) => series::write(&mut config, spec),
         _ => return Err(ModelError::SpecNotSaid { path: path.into() }),
     }
     config.dtype(dtype);
     let value = config.into_value();
-    if let (ModelSpec::Decoder(spec), ModelSpec::Decoder(mut again)) = (spec, read(path, &value)?.spec) {
+    let same = match (spec, read(path, &value)?.spec) {
         // A job may change the dropout of a run; only GPT-2 has a key for each.
-        again.dropout = spec.dropout;
-        if again != *spec {
-            return Err(ModelError::SpecNotSaid { path: path.into() });
+        (ModelSpec::Decoder(spec), ModelSpec::Decoder(again)) => {
+            DecoderSpec { dropout: spec.dropout, ..again } == *spec
         }
-    }
-    Ok(value)
+        (ModelSpec::Series(spec), ModelSpec::Series(again)) => again == *spec,
+        _ => true,
+    };
+    if same { Ok(value) } else { Err(ModelError::SpecNotSaid { path: path.into() }) }
 }
 
-/// The generation_config.json of a model whose source had none.
+/// The generation_config.json of a model whose source had none; series have none at all.
 pub(crate) fn generation(spec: &ModelSpec) -> Value {
     match spec {
         ModelSpec::T5(spec) => t5::generation(spec),

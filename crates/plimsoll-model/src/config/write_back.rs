@@ -13,6 +13,11 @@ impl Config {
         Config { map: raw.as_object().cloned().unwrap_or_default() }
     }
 
+    /// Keeps these keys alone.
+    pub(super) fn keep(&mut self, keys: &[&str]) {
+        self.map.retain(|key, _| keys.contains(&key.as_str()));
+    }
+
     /// Sets a key, unless it says the same already.
     pub(super) fn put(&mut self, key: &str, value: Value) {
         let same = match (self.map.get(key), &value) {

@@ -1,6 +1,6 @@
 //! What ops take on a card: a roofline of products at the card's rate, as far as they fill it, and of the bytes that move.
 
-use super::CardTerms;
+use super::{CardTerms, series};
 use crate::device::{CudaForm, panel_words, read_form, update_groups};
 use crate::dtype::Dtype;
 use crate::op::{Op, Side, Write};
@@ -33,18 +33,18 @@ fn kernels_of_update(optimizer: &OptimizerSpec) -> usize {
 }
 
 /// A matrix product: rows, columns, what is summed over, and bytes of its result.
-struct Product {
-    m: usize,
-    n: usize,
-    k: usize,
-    out: usize,
+pub(super) struct Product {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub out: usize,
 }
 
 /// What ops take on a card: a roofline of products and bytes.
-struct Cost<'a> {
-    placed: &'a Placed,
+pub(super) struct Cost<'a> {
+    pub placed: &'a Placed,
     program: &'a Program,
-    card: &'a CardTerms,
+    pub card: &'a CardTerms,
 }
 
 impl Cost<'_> {
@@ -53,14 +53,14 @@ impl Cost<'_> {
     }
 
     /// Bytes of a number of an activation.
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         match self.program.device.cuda().map(|form| form.activations) {
             Some(Dtype::Bf16 | Dtype::F16) => 2,
             _ => 4,
         }
     }
 
-    fn moved(&self, bytes: usize) -> f64 {
+    pub(super) fn moved(&self, bytes: usize) -> f64 {
         bytes as f64 / self.card.rates.bandwidth
     }
 
@@ -76,13 +76,13 @@ impl Cost<'_> {
         with_scratch * share(tiles(128)).max(0.6 * share(tiles(64))).max(0.75 * cut)
     }
 
-    fn product(&self, of: Product) -> f64 {
+    pub(super) fn product(&self, of: Product) -> f64 {
         let flops = 2.0 * of.m as f64 * of.n as f64 * of.k as f64;
         let bytes = (of.m + of.n) * of.k * self.width() + of.out;
         (flops / self.card.rates.flops / self.busy(&of)).max(self.moved(bytes)) + self.launch()
     }
 
-    fn launch(&self) -> f64 {
+    pub(super) fn launch(&self) -> f64 {
         1.0 / self.card.rates.launches + ENDS
     }
 
@@ -136,6 +136,7 @@ impl Cost<'_> {
             }
             // One for the gradients, and one that adds up.
             Op::GradientNorm { .. } => self.moved(4 * self.touched(op)) + 2.0 * self.launch(),
+            Op::Series(op) => self.series(op),
             // Launched together.
             Op::Update { .. } => self.moved(4 * self.touched(op)),
             _ => self.moved(4 * self.touched(op)) + self.launch(),
@@ -143,7 +144,7 @@ impl Cost<'_> {
     }
 
     /// Words that an op reads and writes.
-    fn touched(&self, op: &Op) -> usize {
+    pub(super) fn touched(&self, op: &Op) -> usize {
         let mut words = 0;
         op.touches(&mut |id| words += words_of(&self.placed.tape, self.program, id));
         words
@@ -179,6 +180,7 @@ fn op_flops(op: &Op, placed: &Placed) -> f64 {
             let passes = if matches!(op, Op::Attention { .. }) { 4.0 } else { 10.0 };
             seen * passes * rows(shape.queries) * (shape.max_keys * shape.heads * shape.d_kv) as f64
         }
+        Op::Series(op) => series::flops(op, placed.rows.samples),
         _ => 0.0,
     }
 }

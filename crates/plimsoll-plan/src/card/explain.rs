@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::explain::{Cut, NextFaster};
 use crate::program::Job;
-use crate::remedy::{Remedy, enough, in_mib, kept_otherwise, larger_budgets, shorter};
+use crate::remedy::{Remedy, enough, in_mib, kept_otherwise, larger_budgets, shorter, smaller_batches};
 use crate::train::OptimizerSpec;
 use crate::trained::{LoraSpec, TrainSpec, default_targets};
 
@@ -31,6 +31,9 @@ fn otherwise(free: &Candidate, chosen: &Candidate, blocks: usize) -> String {
     }
     if now.recompute_feed_forward > 0 {
         list.push(format!("feed-forward part of {} blocks computed again", now.recompute_feed_forward));
+    }
+    if now.lstm_every != then.lstm_every {
+        list.push(format!("the LSTM's steps computed again, {} at a time", now.lstm_every));
     }
     if now.loss_chunk != then.loss_chunk {
         list.push(format!("loss {} rows at a time in place of {}", now.loss_chunk, then.loss_chunk));
@@ -97,6 +100,12 @@ pub(crate) fn remedies(job: &Job, terms: &Terms, card: &CardTerms, plan: &Plan) 
     if job.clip {
         offer("no clip_norm (another result)".into(), &Job { clip: false, ..job.clone() }, terms, card);
     }
+    if job.spec.series().is_some() {
+        smaller_batches(job).for_each(|(change, job)| {
+            offer(change, &job, terms, card);
+        });
+        return list;
+    }
     // The longest that fit.
     let _ = shorter(job).any(|(change, job)| offer(change, &job, terms, card));
     list
@@ -113,6 +122,10 @@ fn narrower(job: &Job) -> Vec<(String, Job)> {
         now.storage.frozen = Dtype::Bf16;
         list.push(("compute bf16".into(), now.clone()));
     }
+    // A model of series is small: what it takes are its activations.
+    if job.spec.series().is_some() {
+        return list;
+    }
     let and = |list: &mut Vec<(String, Job)>, word: &str, now: &Job| {
         let so_far = list.last().map_or(String::new(), |(words, _)| format!("{words}, "));
         list.push((format!("{so_far}{word}"), now.clone()));
@@ -128,6 +141,10 @@ fn narrower(job: &Job) -> Vec<(String, Job)> {
     if now.storage.trained == Dtype::F32 && !lora && bf16 {
         now.storage.trained = Dtype::Bf16;
         and(&mut list, "precision bf16", &now);
+    }
+    if job.spec.series().is_some() {
+        // Models of series are small: factors beside their weights would save nothing.
+        return list;
     }
     let factors = |job: &Job| {
         let targets = default_targets(&job.spec);

@@ -113,8 +113,11 @@ pub struct LstmShape {
     pub to: usize,
 }
 
-/// Rows of a weight gradient's depth that are gathered at a time.
-const LSTM_ROWS: usize = 2048;
+/// Steps that an LSTM's weight gradients are cut at, in the order that it walks them. Stretches that are computed again are
+/// whole numbers of them, so that the sums are the same bits whatever the stretches are.
+pub const LSTM_BLOCK: usize = 64;
+/// Rows of a weight gradient's depth that are gathered at a time, at most, where a step of all samples has not more.
+const LSTM_ROWS: usize = 512;
 
 impl LstmShape {
     /// Steps that the op is about.
@@ -137,18 +140,26 @@ impl LstmShape {
         self.count() * 4 * self.hidden
     }
 
-    /// Samples whose rows are gathered at a time.
-    pub fn gathered(&self, samples: usize) -> usize {
-        LSTM_ROWS.div_ceil(self.count()).clamp(1, samples.max(1))
+    /// Steps whose rows are gathered for a weight gradient at a time: they divide a block of steps.
+    pub fn gathered(samples: usize) -> usize {
+        let most = LSTM_ROWS / samples.max(1);
+        if most >= LSTM_BLOCK { LSTM_BLOCK } else { 1 << most.max(1).ilog2() }
+    }
+
+    /// Words from one gate to the next where the gradients of so many rows are turned round: whole cache lines, and one more,
+    /// so that gates do not all fall on the same lines of a cache.
+    pub fn turned_stride(rows: usize) -> usize {
+        aligned(rows) + aligned(1)
     }
 
     fn weight_workspace(&self, samples: usize, tiles: &Tiles, threads: usize) -> usize {
-        let (hidden, rows) = (self.hidden, self.gathered(samples) * self.count());
-        let depth = if self.is_whole() { samples * self.steps } else { rows };
-        let products = matmul_workspace(tiles, threads, self.inputs, depth)
-            .max(matmul_workspace(tiles, threads, hidden, rows))
-            .max(REDUCE_CHUNKS * 4 * hidden);
-        aligned(rows * self.inputs.max(hidden)) + products
+        let (hidden, inputs) = (self.hidden, self.inputs);
+        // The most of any number of samples up to this one.
+        let rows = (samples * LSTM_BLOCK.min(self.count())).min(LSTM_ROWS.max(samples));
+        let products = [inputs, hidden].map(|width| matmul_workspace(tiles, threads, width, rows));
+        let gathered = [inputs, hidden].map(|width| aligned(rows * width));
+        let turned = aligned(4 * hidden * LstmShape::turned_stride(rows));
+        aligned(4 * hidden) + turned + gathered.iter().sum::<usize>() + products[0].max(products[1])
     }
 }
 
@@ -408,8 +419,30 @@ impl SeriesOp {
         }
     }
 
+    /// Calls `f` with every tensor that stays f32 where activations are of 16 bits: statistics, sums, states, losses.
+    pub(super) fn always_f32(&self, f: &mut impl FnMut(Id)) {
+        let mut all = |ids: &[Id]| ids.iter().for_each(|id| f(*id));
+        match self {
+            SeriesOp::BatchStats { stats, .. } | SeriesOp::RunningStats { stats, .. } => all(&[*stats]),
+            SeriesOp::NormPool { norm, .. } | SeriesOp::NormPoolBackward { norm, .. } => {
+                norm.iter().for_each(|n| all(&[n.stats]));
+            }
+            SeriesOp::Lstm { cells, start, end, .. } => {
+                all(&[*cells]);
+                start.iter().chain(end).for_each(|id| f(*id));
+            }
+            SeriesOp::LstmBackward { cells, start, carry, .. } => {
+                all(&[*cells, *carry]);
+                start.iter().for_each(|id| f(*id));
+            }
+            SeriesOp::AdditivePool { weights, .. } | SeriesOp::AdditivePoolBackward { weights, .. } => all(&[*weights]),
+            SeriesOp::Loss { losses, .. } => all(&[*losses]),
+            _ => {}
+        }
+    }
+
     /// Words of scratch while it runs.
-    pub(super) fn workspace(&self, rows: &MaxRows, tiles: &Tiles, threads: usize) -> usize {
+    pub fn workspace(&self, rows: &MaxRows, tiles: &Tiles, threads: usize) -> usize {
         match self {
             SeriesOp::Conv { shape, .. } => shape.workspace(tiles, threads),
             SeriesOp::ConvInput { shape, .. } => shape.back().workspace(tiles, threads),
@@ -425,10 +458,7 @@ impl SeriesOp {
                 tiles.packed_words(4 * hidden, inputs) + tiles.packed_words(4 * hidden, hidden)
             }
             SeriesOp::LstmBackward { shape, .. } => tiles.packed_words(shape.hidden, 4 * shape.hidden),
-            SeriesOp::LstmInput { shape, .. } => match shape.is_whole() {
-                true => matmul_workspace(tiles, threads, shape.inputs, 4 * shape.hidden),
-                false => tiles.packed_words(shape.inputs, 4 * shape.hidden),
-            },
+            SeriesOp::LstmInput { shape, .. } => tiles.packed_words(shape.inputs, 4 * shape.hidden),
             SeriesOp::LstmWeight { shape, .. } => shape.weight_workspace(rows.samples, tiles, threads),
             SeriesOp::AdditivePoolBackward { units, .. } => REDUCE_CHUNKS * aligned(units + 1),
             _ => 0,

@@ -99,6 +99,7 @@ fn terms() -> Terms<'static> {
         overheads: Overheads {
             program: none,
             tokenizer: none,
+            rows: none,
             startup_peak: none,
             supervisor: none,
             checkpoint_writer: none,

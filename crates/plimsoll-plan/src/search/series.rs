@@ -4,11 +4,9 @@
 use super::{Candidate, Search};
 use crate::choices::Choices;
 use crate::cost::{Work, tape_work};
+use crate::op::LSTM_BLOCK;
 use crate::program::compile;
 use crate::spec::SeriesSpec;
-
-/// Fewer steps than these are no stretch of an LSTM: packing its weights would be most of the work.
-const SHORTEST: usize = 8;
 
 impl Search<'_> {
     /// The model, where it is one of series.
@@ -38,8 +36,8 @@ impl Search<'_> {
             return vec![every];
         }
         let steps = spec.lstm_steps();
-        let parts = [4, 8, 16, 32, 64].map(|parts: usize| steps.div_ceil(parts));
-        let mut list: Vec<usize> = [0].into_iter().chain(parts.into_iter().filter(|n| *n >= SHORTEST)).collect();
+        let parts = [4, 8, 16].map(|parts: usize| steps.div_ceil(parts).next_multiple_of(LSTM_BLOCK));
+        let mut list: Vec<usize> = [0].into_iter().chain(parts.into_iter().filter(|n| *n < steps)).collect();
         list.dedup();
         list
     }

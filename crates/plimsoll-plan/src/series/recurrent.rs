@@ -3,7 +3,7 @@
 
 use super::places;
 use crate::layer::{Backward, Pass};
-use crate::op::{Cols, LstmShape, LstmWeights, Op, Place, SeriesOp, Side};
+use crate::op::{Cols, LSTM_BLOCK, LstmShape, LstmWeights, Op, Place, SeriesOp, Side};
 use crate::spec::SeriesSpec;
 use crate::tape::Id;
 
@@ -29,7 +29,7 @@ pub(super) struct LstmKept {
     layers: Vec<Layer>,
 }
 
-/// The LSTM of a spec; `every` so many steps its cells are kept, 0: always, with the gates.
+/// The LSTM of a spec; `every` so many steps its cells are kept (in whole blocks of them), 0: always, with the gates.
 pub(super) struct Recurrent<'a> {
     pub spec: &'a SeriesSpec,
     pub every: usize,
@@ -67,7 +67,8 @@ impl Recurrent<'_> {
     /// The stretches of a direction, in the order that it walks them.
     fn stretches(&self, layer: usize, direction: usize) -> Vec<LstmShape> {
         let (steps, hidden, reverse) = (self.spec.lstm_steps(), self.spec.lstm.hidden, direction == 1);
-        let each = if self.every == 0 { steps } else { self.every.min(steps) };
+        // Whole blocks of steps, by which weight gradients are summed.
+        let each = if self.every == 0 { steps } else { self.every.next_multiple_of(LSTM_BLOCK).min(steps) };
         let inputs = self.inputs(layer);
         let walked = (0..steps).step_by(each).map(|from| (from, (from + each).min(steps)));
         let in_time = |(from, to): (usize, usize)| if reverse { (steps - to, steps - from) } else { (from, to) };

@@ -6,7 +6,7 @@ use super::heads::{Head, HeadKept};
 use super::recurrent::{LstmKept, Recurrent};
 use crate::choices::Choices;
 use crate::layer::{Backward, Pass, Sweep};
-use crate::op::{Answer, Op, SeriesOp};
+use crate::op::{Answer, LSTM_BLOCK, Op, SeriesOp};
 use crate::program::TapeJob;
 use crate::spec::{SERIES_EPS, SeriesSpec};
 use crate::tape::{Id, Tape};
@@ -95,8 +95,7 @@ pub(crate) fn micro_tape(spec: &SeriesSpec, job: &TapeJob, choices: &Choices) ->
 pub(crate) fn eval_tape(spec: &SeriesSpec, job: &TapeJob) -> Tape {
     let mut pass = pass(spec, job, false);
     // Without a backward pass nothing is kept; short stretches of the LSTM need least on the way.
-    let steps = spec.lstm_steps();
-    let choices = Choices { lstm_every: steps.isqrt().max(1), ..Choices::plain(job.shape.samples) };
+    let choices = Choices { lstm_every: LSTM_BLOCK, ..Choices::plain(job.shape.samples) };
     let Forward { answers, .. } = forward(spec, &mut pass, &choices);
     loss(spec, &mut pass, answers);
     pass.tape

@@ -2,6 +2,7 @@
 
 mod decoder;
 mod series;
+mod series_check;
 mod t5;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ pub use series::{
     Activation, BATCH_MOMENTUM, ConvBlock, ConvNorm, HeadLayer, HeadSpec, InputLayout, LstmSpec, Mixup, POSITIONS,
     SERIES_EPS, SeriesAttention, SeriesLoss, SeriesSpec, is_running, series_params,
 };
+pub use series_check::SpecError;
 pub use t5::{FeedForward, T5Spec, t5_params};
 
 /// How a freshly made parameter is drawn (Hugging Face's `_init_weights`).

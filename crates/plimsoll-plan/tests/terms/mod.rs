@@ -30,6 +30,7 @@ pub fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: Bytes::mib(8),
+            rows: Bytes::ZERO,
             startup_peak: Bytes::mib(30),
             supervisor: Bytes::mib(5),
             checkpoint_writer: Bytes::mib(1),

@@ -22,7 +22,7 @@ impl Write for Page {
 
 fn view(step: u64) -> StepView {
     let (ram_used, ram_planned) = (Bytes::mib(212), Bytes::mib(240));
-    StepView { step, loss: 1.2344, tokens_per_second: 8123.0, ram_used, ram_planned }
+    StepView { step, loss: 1.2344, tokens_per_second: 8123.0, unit: "tok", ram_used, ram_planned }
 }
 
 fn at(step: u64, ms: u64) -> Shown {
@@ -96,7 +96,7 @@ fn a_live_line_is_redrawn_ten_times_a_second_and_at_the_end() {
 fn numbers_are_short_and_in_the_plans_unit() {
     let say = |loss, tokens_per_second, used, planned, left| {
         let mut text = String::new();
-        let view = StepView { step: 1, loss, tokens_per_second, ram_used: used, ram_planned: planned };
+        let view = StepView { step: 1, loss, tokens_per_second, unit: "tok", ram_used: used, ram_planned: planned };
         words::write_status(&mut text, &view, left);
         text
     };
@@ -116,7 +116,7 @@ proptest! {
         let now = at(step, ms);
         let left = remaining(Some(at(first, ms / 3)), now, total);
         let mut text = String::new();
-        let view = StepView { step, loss, tokens_per_second: rate, ram_used: Bytes(used), ram_planned: Bytes(planned) };
+        let view = StepView { step, loss, tokens_per_second: rate, unit: "tok", ram_used: Bytes(used), ram_planned: Bytes(planned) };
         words::write_status(&mut text, &view, left);
         for rhythm in [Rhythm::Live, Rhythm::Lines] {
             let _ = due(now, Some(at(first, ms / 2)), total, rhythm);

@@ -20,7 +20,7 @@ fn write_all(text: &mut String, view: &StepView, left: Option<Duration>) -> std:
         write!(text, "loss {loss:.3}")?
     }
     text.push_str("  ");
-    write_rate(text, view.tokens_per_second)?;
+    write_rate(text, view.tokens_per_second, view.unit)?;
     text.push_str("  RAM ");
     write_share(text, view.ram_used, view.ram_planned)?;
     if let Some(left) = left {
@@ -30,12 +30,12 @@ fn write_all(text: &mut String, view: &StepView, left: Option<Duration>) -> std:
     Ok(())
 }
 
-fn write_rate(text: &mut String, rate: f64) -> std::fmt::Result {
+fn write_rate(text: &mut String, rate: f64, unit: &str) -> std::fmt::Result {
     match rate {
-        rate if rate < 999.5 => write!(text, "{rate:.0} tok/s"),
-        rate if rate < 99_950.0 => write!(text, "{:.1}k tok/s", rate / 1e3),
-        rate if rate < 999_500.0 => write!(text, "{:.0}k tok/s", rate / 1e3),
-        rate => write!(text, "{:.1}M tok/s", rate / 1e6),
+        rate if rate < 999.5 => write!(text, "{rate:.0} {unit}/s"),
+        rate if rate < 99_950.0 => write!(text, "{:.1}k {unit}/s", rate / 1e3),
+        rate if rate < 999_500.0 => write!(text, "{:.0}k {unit}/s", rate / 1e3),
+        rate => write!(text, "{:.1}M {unit}/s", rate / 1e6),
     }
 }
 

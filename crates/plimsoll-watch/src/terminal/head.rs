@@ -71,7 +71,7 @@ fn progress(view: &View, width: u16, paint: Paint) -> Line<'static> {
 /// Why it ended, where it has; then what it works with.
 fn third(view: &View, width: u16, paint: Paint) -> Line<'static> {
     let why = match (view.status, &view.why) {
-        (Status::Stopped | Status::Dead, Some(why)) => Some(why.as_str()),
+        (Status::Stopped | Status::Finished | Status::Dead, Some(why)) => Some(why.as_str()),
         (Status::Dead, None) if view.last_unix_ms.is_none() => Some("it left no journal"),
         (Status::Dead, None) => Some("nobody works on it, and the journal tells of no end"),
         (Status::Running, _) if view.last_unix_ms.is_none() => Some("no journal yet: the run is being planned"),

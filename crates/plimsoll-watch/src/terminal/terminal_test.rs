@@ -58,7 +58,7 @@ fn records() -> Vec<Record> {
         });
         if step % 30 == 0 {
             let loss = 1.2 + 8.0 / (step as f64).sqrt();
-            events.push(Event::Eval { step, loss, bleu: Some(21.5), exact: None, seconds: 1.0 });
+            events.push(Event::Eval { step, loss, bleu: Some(21.5), exact: None, scores: None, seconds: 1.0 });
             let (path, reason) = (PathBuf::from(format!("run/checkpoints/step-{step}")), SaveReason::Steps);
             events.push(Event::Saved { step, path, bytes: Bytes::mib(240), seconds: 0.5, waited_seconds: 0.5, reason });
         }

@@ -113,11 +113,13 @@ impl Fold {
                     self.skips.pop_front();
                 }
             }
-            Event::Eval { step, loss, bleu, exact, .. } => {
+            Event::Eval { step, loss, bleu, exact, scores, .. } => {
                 self.counts.evaluations += 1;
                 self.evals.put(*step as f64, *loss);
                 self.evaluations.retain(|earlier| earlier.step < *step);
-                self.evaluations.push_back(Evaluated { step: *step, loss: *loss, bleu: *bleu, exact: *exact });
+                let (accuracy, macro_f1) = scores.as_ref().map_or((None, None), |s| (s.accuracy, s.macro_f1));
+                let (step, loss, bleu, exact) = (*step, *loss, *bleu, *exact);
+                self.evaluations.push_back(Evaluated { step, loss, bleu, exact, accuracy, macro_f1 });
                 if self.evaluations.len() > EVALUATIONS {
                     self.evaluations.pop_front();
                 }
@@ -132,10 +134,10 @@ impl Fold {
                 self.ledger.see(seen);
             }
             Event::Stopped { reason, .. } => self.close(Standing::Stopped, at, Some(one_line(reason))),
-            Event::Finished { steps, peak_ram_bytes, .. } => {
+            Event::Finished { steps, peak_ram_bytes, early, .. } => {
                 self.step = self.step.max(*steps);
                 self.ledger.peak(*peak_ram_bytes);
-                self.close(Standing::Finished, at, None);
+                self.close(Standing::Finished, at, early.as_deref().map(one_line));
             }
             Event::Incident { step, kind, told, confidence, .. } => {
                 // Only the end tells what a foreign trainer did since its last word.

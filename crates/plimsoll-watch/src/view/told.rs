@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Tone;
 use super::words::{clock, loss_text, span};
-use crate::{Event, SaveReason};
+use crate::{EvalScores, Event, SaveReason};
 
 /// A message is cut here.
 const LONGEST: usize = 500;
@@ -54,10 +54,12 @@ pub(super) fn told(event: &Event, before: Before) -> Option<Told> {
         Event::Skipped { step, what, in_a_row } => {
             (Some(*step), Warning, format!("update skipped: the {what} is not finite ({in_a_row} in a row)"))
         }
-        Event::Eval { step, loss, bleu, exact, seconds } => {
+        Event::Eval { step, loss, bleu, exact, scores, seconds } => {
             let bleu = bleu.map_or(String::new(), |bleu| format!(", BLEU {bleu:.1}"));
             let exact = exact.map_or(String::new(), |exact| format!(", exact {:.1} %", 100.0 * exact));
-            (Some(*step), Routine, format!("evaluated: loss {}{bleu}{exact}, in {}", loss_text(*loss), span(*seconds)))
+            let scores = scores.as_ref().map_or(String::new(), EvalScores::to_string);
+            let text = format!("evaluated: loss {}{bleu}{exact}{scores}, in {}", loss_text(*loss), span(*seconds));
+            (Some(*step), Routine, text)
         }
         Event::Saved { step, path, bytes, seconds, waited_seconds, reason } => {
             let waited = match *waited_seconds {
@@ -72,11 +74,12 @@ pub(super) fn told(event: &Event, before: Before) -> Option<Told> {
         }
         Event::NotSaved { step, reason } => (Some(*step), Warning, format!("not saved: {reason}")),
         Event::Stopped { step, reason } => (Some(*step), Note, format!("stopped: {reason}")),
-        Event::Finished { steps, final_loss, seconds, peak_ram_bytes } => {
+        Event::Finished { steps, final_loss, seconds, peak_ram_bytes, early } => {
             // A foreign trainer may not say its loss, or not so that we understand it.
             let unsaid = before.foreign && !final_loss.is_finite();
             let loss = if unsaid { String::new() } else { format!(", loss {}", loss_text(*final_loss)) };
-            let text = format!("finished: {steps} steps{loss}, in {}, peak {peak_ram_bytes}", clock(*seconds));
+            let early = early.as_ref().map_or(String::new(), |why| format!("; ended early: {why}"));
+            let text = format!("finished: {steps} steps{loss}, in {}, peak {peak_ram_bytes}{early}", clock(*seconds));
             (Some(*steps), Note, text)
         }
         Event::Warning { step, message } => (Some(*step), Warning, message.clone()),

@@ -88,7 +88,7 @@ fn planned(micro_batch: u64, ram: u64, parts: &[(&str, u64)]) -> Event {
 }
 
 fn eval(step: u64, loss: f64) -> Event {
-    Event::Eval { step, loss, bleu: Some(30.0), exact: None, seconds: 0.25 }
+    Event::Eval { step, loss, bleu: Some(30.0), exact: None, scores: None, seconds: 0.25 }
 }
 
 fn skipped(step: u64) -> Event {
@@ -149,9 +149,11 @@ fn a_run_is_dead_only_when_it_neither_ended_nor_is_held() {
     let again = log.view(true);
     assert_eq!((again.status, again.since_unix_ms, again.why), (Status::Running, Some(1_104_000), None));
     let peak_ram_bytes = Bytes::mib(300);
-    log.add(1.0, Event::Finished { steps: 10, final_loss: 1.0, seconds: 9.0, peak_ram_bytes });
+    let early = Some("no better for long".to_string());
+    log.add(1.0, Event::Finished { steps: 10, final_loss: 1.0, seconds: 9.0, peak_ram_bytes, early });
     let finished = log.view(false);
     assert_eq!((finished.status, finished.memory.seen_peak_bytes), (Status::Finished, Some(peak_ram_bytes)));
+    assert_eq!(finished.why.as_deref(), Some("no better for long"));
 }
 
 #[test]

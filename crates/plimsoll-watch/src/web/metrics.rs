@@ -85,6 +85,10 @@ impl Figures {
         sheet.gauge("plimsoll_eval_bleu", "BLEU-4 of the last evaluation", evaluated.and_then(|eval| eval.bleu))?;
         let exact = evaluated.and_then(|eval| eval.exact);
         sheet.gauge("plimsoll_eval_exact_ratio", "Share of exactly right answers of the last evaluation", exact)?;
+        let accuracy = evaluated.and_then(|eval| eval.accuracy);
+        sheet.gauge("plimsoll_eval_accuracy_ratio", "Share of right classes of the last evaluation", accuracy)?;
+        let macro_f1 = evaluated.and_then(|eval| eval.macro_f1);
+        sheet.gauge("plimsoll_eval_macro_f1", "Mean F1 of the classes of the last evaluation", macro_f1)?;
         let rate = view.tokens_per_second;
         sheet.gauge("plimsoll_tokens_per_second", "Tokens per second over the latest steps", rate)?;
         sheet.gauge("plimsoll_eta_seconds", "Time left at the present pace", view.eta_seconds)?;

@@ -206,7 +206,8 @@ fn headline(
 
 fn finished(case: &Case, course: &Course, on_the_way: String) -> String {
     let found = case.records.iter().rev().find(|record| matches!(record.event, Event::Finished { .. }));
-    let Some(Event::Finished { steps, final_loss, seconds, peak_ram_bytes }) = found.map(|record| &record.event) else {
+    let Some(Event::Finished { steps, final_loss, seconds, peak_ram_bytes, .. }) = found.map(|record| &record.event)
+    else {
         return format!("finished{on_the_way}");
     };
     let steps = (*steps).max(course.step);

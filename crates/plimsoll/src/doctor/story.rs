@@ -159,12 +159,14 @@ pub fn place(progress: &Progress) -> String {
 
 fn finished(last: Option<&Attempt<'_>>, course: &Course, pace: Option<&Pace>) -> String {
     let found = last.and_then(|attempt| attempt.find(|event| matches!(event, Event::Finished { .. })));
-    let Some(Event::Finished { steps, final_loss, seconds, peak_ram_bytes }) = found else {
+    let Some(Event::Finished { steps, final_loss, seconds, peak_ram_bytes, early }) = found else {
         return format!("finished: {} steps", course.step);
     };
     let planned = pace.and_then(|pace| pace.ram_planned_bytes);
     let planned = planned.map_or(String::new(), |planned| format!(" of {planned} planned"));
-    format!("finished: {steps} steps in {}, loss {final_loss:.4}, peak RAM {peak_ram_bytes}{planned}", Span(*seconds))
+    let early = early.as_ref().map_or(String::new(), |why| format!("; it ended early: {why}"));
+    let spent = Span(*seconds);
+    format!("finished: {steps} steps in {spent}, loss {final_loss:.4}, peak RAM {peak_ram_bytes}{planned}{early}")
 }
 
 fn running(case: &Case, progress: &Progress, course: &Course, pace: Option<&Pace>) -> String {

@@ -221,7 +221,7 @@ fn what_was_done_is_told_and_a_run_that_went_on_is_not_dead() {
     journal.decided("replan", "a plan of at most 700 MiB of RAM, with the same effective batch", Some(Bytes::mib(700)));
     journal.wait(2.0).worker(2).planned(Bytes::mib(700)).resumed(100).steps(101, 1000, 0.5, 0.0);
     let peak_ram_bytes = Bytes::mib(690);
-    journal.event(Event::Finished { steps: 1000, final_loss: 0.25, seconds: 450.0, peak_ram_bytes });
+    journal.event(Event::Finished { steps: 1000, final_loss: 0.25, seconds: 450.0, peak_ram_bytes, early: None });
     let diagnosis = story(&journal.case(&[1000]));
     assert_eq!((diagnosis.status, diagnosis.cause.as_ref()), (Status::Finished, None));
     assert_eq!(
@@ -229,6 +229,13 @@ fn what_was_done_is_told_and_a_run_that_went_on_is_not_dead() {
         "finished: 1000 steps in 7 min 30 s, loss 0.2500, peak RAM 690 MiB of 700 MiB planned"
     );
     assert!(diagnosis.lost.is_none());
+    let early = Some("3 evaluations in a row without an improvement of the loss".to_string());
+    let mut short = Story::begun();
+    short.steps(1, 120, 0.5, 0.0);
+    short.event(Event::Finished { steps: 120, final_loss: 0.25, seconds: 60.0, peak_ram_bytes, early });
+    let told = story(&short.case(&[120]));
+    assert!(told.headline.ends_with("; it ended early: 3 evaluations in a row without an improvement of the loss"));
+    assert!(text(&told, Colour::Off).contains("it ends early, after step 120: 3 evaluations"), "{}", told.headline);
     let page = text(&diagnosis, Colour::Off);
     for says in [
         "planned smaller, same effective batch, and started again, with at most 700 MiB of RAM",

@@ -167,6 +167,9 @@ fn tell(event: &Event, plan: &mut Option<Shape>, pressed: &mut bool) -> Option<(
         Event::MirrorTrouble { message } => ("mirror", format!("the mirror cannot be reached: {message}")),
         Event::Warning { message, .. } => ("warning", message.clone()),
         Event::Stopped { step, reason } => ("stop", format!("it stops after step {step}: {reason}")),
+        Event::Finished { steps, early: Some(why), .. } => {
+            ("finish", format!("it ends early, after step {steps}: {why}"))
+        }
         Event::Finished { steps, .. } => ("finish", format!("all {steps} steps are done")),
         Event::Launched { trainer, changes, .. } => {
             let changes = if changes.is_empty() { String::new() } else { format!(" with {}", changes.join(", ")) };

@@ -38,6 +38,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("train.compute", "--compute"),
     ("train.clip_norm", "--clip-norm"),
     ("train.eval_every", "--eval-every"),
+    ("train.early_stop", "--early-stop"),
     ("train.save_every", "--save-every"),
     ("train.save_minutes", "--save-minutes"),
     ("train.keep", "--keep"),

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use plimsoll_data::series::SeriesSpec;
 use plimsoll_data::{Columns, DataSet, Kind, Weight};
+use plimsoll_machine::Bytes;
 use toml::{Spanned, Value};
 
 use super::paths::Paths;
@@ -65,6 +67,10 @@ pub struct JobData {
     pub columns: Columns,
     /// Blocks of a window.
     pub window: Option<u64>,
+    /// How series become samples, where the data are some.
+    pub series: Option<SeriesSpec>,
+    /// Memory that the loader must stay below.
+    pub memory: Option<Bytes>,
 }
 
 /// The data of a job file, whatever it says of a model.
@@ -73,11 +79,13 @@ pub fn data_of(file: &JobFile) -> Result<JobData, Fail> {
     let (job, flags) = (file.job.clone(), JobFlags::default());
     let mixture = said.mixture(&job, &flags)?;
     let files = if mixture.is_empty() { said.train_files(&job, &flags)? } else { Vec::new() };
-    let kind = said.kind(&job, &flags)?;
+    let series = said.series(&job, &flags)?;
+    let kind = if series.is_some() { None } else { said.kind(&job, &flags)? };
+    let memory = said.bytes("data.memory", None, job.data.memory.clone())?;
     let source = said.pick("data.columns.source", None, job.data.columns.source);
     let target = said.pick("data.columns.target", None, job.data.columns.target);
     let window = said.window(&flags, job.data.window)?;
-    Ok(JobData { files, mixture, kind, columns: Columns { source, target }, window })
+    Ok(JobData { files, mixture, kind, columns: Columns { source, target }, window, series, memory })
 }
 
 impl Resolver<'_> {

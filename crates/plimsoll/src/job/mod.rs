@@ -5,6 +5,7 @@
 //! refused by name instead of being ignored.
 
 pub mod count;
+pub mod early_stop;
 pub mod keys;
 pub mod mixture;
 pub mod optimizer;
@@ -14,13 +15,16 @@ pub mod recompute;
 pub mod resolve;
 pub mod run_folder;
 pub mod schedule;
+pub mod series;
 pub mod trained;
 pub mod write;
 
+use plimsoll_data::series::SeriesSpec;
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use count::Count;
+use early_stop::EarlyStopTable;
 use optimizer::OptimizerTable;
 use paths::Files;
 use recompute::Recompute;
@@ -72,8 +76,10 @@ pub struct DataTable {
     pub mixture: Option<Spanned<Vec<Spanned<MixtureTable>>>>,
     /// Held-out file.
     pub eval: Option<Spanned<String>>,
-    /// `pairs`, `chat` or `text`.
+    /// `pairs`, `chat`, `text` or `series`.
     pub kind: Option<Spanned<String>>,
+    /// How series become samples.
+    pub series: Option<Spanned<SeriesSpec>>,
     /// Several documents in one sample.
     pub packed: Option<Spanned<bool>>,
     /// What becomes of texts that are too long: `split`, `cut` or `drop`.
@@ -154,6 +160,8 @@ pub struct TrainTable {
     pub clip_norm: Option<Spanned<f64>>,
     /// Updates between evaluations; 0 is off.
     pub eval_every: Option<Spanned<Count>>,
+    /// When evaluations that no longer get better end the run.
+    pub early_stop: Option<Spanned<EarlyStopTable>>,
     /// Updates between checkpoints; 0 is off.
     pub save_every: Option<Spanned<Count>>,
     /// Minutes between checkpoints; 0 is off.

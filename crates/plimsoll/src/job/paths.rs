@@ -62,6 +62,12 @@ impl Resolver<'_> {
                 .hint("plimsoll train --model DIR --data FILE, or `path` in the `[model]` table of a job file"));
         };
         let path = self.anchored("model.path", &path)?;
+        if is_description(&path) {
+            return match self.paths == Paths::AsWritten || path.is_file() {
+                true => Ok(path),
+                false => Err(self.refuse("model.path", format!("= `{}` does not exist", path.display()))),
+            };
+        }
         if self.paths == Paths::Find && !path.is_dir() {
             let what = if path.exists() { "is not a folder" } else { "does not exist" };
             let fail = self.refuse("model.path", format!("= `{}` {what}", path.display()));
@@ -176,6 +182,11 @@ impl Resolver<'_> {
             None => Err(self.refuse(key, format!("= `{}` is not UTF-8", path.display()))),
         }
     }
+}
+
+/// Whether a path is that of a model's description, which has no weights.
+pub fn is_description(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
 }
 
 /// A path as text, which a job file could hold too.

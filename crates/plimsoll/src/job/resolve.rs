@@ -11,12 +11,15 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::count::Count;
+use super::early_stop::{EarlyStop, EarlyStopTable, Measure};
 use super::optimizer::{OptimizerTable, Wrong};
-use super::paths::Paths;
+use super::paths::{Paths, is_description};
 use super::read::{JobFile, explain};
 use super::schedule::ScheduleTable;
+use super::series::SERIES;
 use super::{Job, MirrorTable, keys};
 use crate::args::{Init, JobFlags, Switch};
+use plimsoll_data::series::SeriesSpec;
 use plimsoll_data::{Kind, LEAST_CEILING, Long, WINDOW_BLOCKS};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::trained::TrainSpec;
@@ -54,7 +57,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let mut said = Resolver { file, paths, origins: BTreeMap::new(), places: BTreeMap::new() };
 
     let model = said.model_folder(&job, flags)?;
-    let init = said.init(&job, flags)?;
+    let init = said.init(&job, flags, is_description(&model))?;
     let dropout = said.pick("model.dropout", flags.dropout, job.model.dropout.clone());
     if let Some(p) = dropout.filter(|p| !(0.0..1.0).contains(p)) {
         return Err(said.refuse("model.dropout", format!("must be from 0 to less than 1, found `{p}`")));
@@ -75,7 +78,8 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         );
     }
     let allow = said.allowed(&job)?;
-    let kind = said.kind(&job, flags)?;
+    let series = said.series(&job, flags)?;
+    let kind = if series.is_some() { None } else { said.kind(&job, flags)? };
     let long = said.long(&job, flags)?;
     let packed_flag = flags.packed.map(|switch| switch == Switch::On);
     let packed = said.pick("data.packed", packed_flag, job.data.packed.clone()).unwrap_or(false);
@@ -116,16 +120,27 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let unpack_flag = flags.unpack.map(|switch| switch == Switch::On);
     let unpack = said.pick("data.unpack", unpack_flag, job.data.unpack).unwrap_or(true);
     let cache = said.bytes("data.cache", flags.data_cache, job.data.cache)?;
+    let evaluates = match &series {
+        Some(series) => {
+            said.no_texts()?;
+            series.validation.is_some()
+        }
+        None => eval_data.is_some(),
+    };
 
     let batch = said.count("train.effective_batch", 1 << 24, flags.effective_batch, job.train.effective_batch)?;
     let effective_batch = batch.unwrap_or(32);
     let length = said.length(flags, job.train.epochs, job.train.steps)?;
-    let optimizer = said.optimizer(flags, job.train.optimizer)?;
+    let optimizer = said.optimizer(flags, job.train.optimizer, series.is_some())?;
     let schedule = said.schedule(flags, job.train.schedule)?;
     if optimizer.lr().is_none() && (schedule.name() != "constant" || schedule.warmup_steps() > 0) {
         return Err(said
             .refuse("train.schedule", format!("is `{schedule}`, but a relative step has no rate to schedule"))
             .hint("give `lr` to the optimizer, or leave out the schedule"));
+    }
+    if let Some(lr) = optimizer.lr().filter(|lr| schedule.least() > *lr) {
+        let fact = format!("has eta_min = {}, above the optimizer's rate of {lr}", schedule.least());
+        return Err(said.refuse("train.schedule", fact));
     }
     let clip_norm = said.pick("train.clip_norm", flags.clip_norm, job.train.clip_norm);
     if let Some(norm) = clip_norm.filter(|norm| !(norm.is_finite() && *norm >= 0.0)) {
@@ -133,12 +148,15 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     }
     let clip_norm = clip_norm.filter(|norm| *norm > 0.0);
     let eval_every = said.pick("train.eval_every", flags.eval_every, job.train.eval_every).map(|every| every.0);
-    if eval_data.is_none() && eval_every.is_some_and(|every| every > 0) {
-        return Err(said
-            .refuse("train.eval_every", "needs data to evaluate on")
-            .hint("give `data.eval` or `--eval FILE`"));
+    if !evaluates && eval_every.is_some_and(|every| every > 0) {
+        let hint = match &series {
+            Some(_) => "give `validation` in `[data.series]`, such as `{ fraction = 0.2 }`",
+            None => "give `data.eval` or `--eval FILE`",
+        };
+        return Err(said.refuse("train.eval_every", "needs data to evaluate on").hint(hint));
     }
-    let eval_every = eval_every.unwrap_or(if eval_data.is_some() { 200 } else { 0 });
+    let eval_every = eval_every.unwrap_or(if evaluates { 200 } else { 0 });
+    let early_stop = said.early_stop(flags, job.train.early_stop, (eval_every > 0, series.as_ref()))?;
     let save_every = said.pick("train.save_every", flags.save_every, job.train.save_every).map_or(500, |n| n.0);
     let keep = said.count("train.keep", 1 << 20, flags.keep, job.train.keep)?.unwrap_or(3);
     let number = |n: Option<Count>, default: u64| n.map_or(default, |n| n.0);
@@ -182,6 +200,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         card_optional: card.is_some_and(|card| card.optional),
         allow,
         kind,
+        series,
         packed,
         long,
         max_tokens,
@@ -204,6 +223,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         schedule,
         clip_norm,
         eval_every: Some(eval_every).filter(|every| *every > 0),
+        early_stop,
         save_every: Some(save_every).filter(|every| *every > 0),
         save_minutes: Some(save_minutes).filter(|minutes| *minutes > 0),
         keep,
@@ -297,8 +317,10 @@ impl Resolver<'_> {
         let Some(name) = said else { return Ok(None) };
         match kind_named(&name) {
             Some(kind) => Ok(Some(kind)),
-            None if name == "series" => Err(self.refuse("data.kind", "= `series` is not supported yet")),
-            None => Err(self.refuse("data.kind", format!("must be `pairs`, `chat` or `text`, found `{name}`"))),
+            None if name == SERIES => Err(self.refuse("data.kind", "= `series` is not for this")),
+            None => {
+                Err(self.refuse("data.kind", format!("must be `pairs`, `chat`, `text` or `series`, found `{name}`")))
+            }
         }
     }
 
@@ -311,9 +333,13 @@ impl Resolver<'_> {
         }
     }
 
-    fn init(&mut self, job: &Job, flags: &JobFlags) -> Result<Init, Fail> {
+    fn init(&mut self, job: &Job, flags: &JobFlags, described: bool) -> Result<Init, Fail> {
         let flag = flags.init.map(|init| if init == Init::Random { "random" } else { "weights" }.to_string());
         match self.pick("model.init", flag, job.model.init.clone()).as_deref() {
+            None if described => Ok(Init::Random),
+            Some("weights") if described => {
+                Err(self.refuse("model.init", "= `weights` needs a model folder: a description has none"))
+            }
             None | Some("weights") => Ok(Init::Weights),
             Some("random") => Ok(Init::Random),
             Some(other) => Err(self.refuse("model.init", format!("must be `weights` or `random`, found `{other}`"))),
@@ -343,6 +369,7 @@ impl Resolver<'_> {
         &mut self,
         flags: &JobFlags,
         job: Option<Spanned<OptimizerTable>>,
+        series: bool,
     ) -> Result<plimsoll_plan::train::OptimizerSpec, Fail> {
         let flag = match flags.optimizer.as_deref() {
             Some(text) if text.trim_start().starts_with('{') => Some(inline_table("--optimizer", text)?),
@@ -352,7 +379,12 @@ impl Resolver<'_> {
             None => None,
         };
         let table = self.pick("train.optimizer", flag, job);
-        let mut table = table.unwrap_or_else(|| OptimizerTable::named("adafactor"));
+        // Models of series are small, and trained from the start with AdamW wherever they are published.
+        let usual = || match series {
+            true => OptimizerTable { lr: Some(1e-3), ..OptimizerTable::named("adamw") },
+            false => OptimizerTable::named("adafactor"),
+        };
+        let mut table = table.unwrap_or_else(usual);
         if let Some(lr) = flags.lr {
             self.origins.insert("train.optimizer.lr", Origin::Flag);
             table.lr = Some(lr);
@@ -379,6 +411,37 @@ impl Resolver<'_> {
         table.resolve().map_err(|wrong| self.refuse_in("train.schedule", "train.schedule.warmup_steps", wrong))
     }
 
+    /// `evaluates` has whether there are evaluations on the way, and what of series they are over.
+    fn early_stop(
+        &mut self,
+        flags: &JobFlags,
+        job: Option<Spanned<EarlyStopTable>>,
+        evaluates: (bool, Option<&SeriesSpec>),
+    ) -> Result<Option<EarlyStop>, Fail> {
+        const KEY: &str = "train.early_stop";
+        let said = job.as_ref().map(|job| job.get_ref().clone()).unwrap_or_default();
+        let flag = match flags.early_stop.as_deref() {
+            None => None,
+            Some(text) if text.trim_start().starts_with('{') => Some(inline_table("--early-stop", text)?),
+            Some(text) => match text.parse::<Count>() {
+                Ok(patience) => Some(EarlyStopTable { patience: Some(patience), ..said }),
+                Err(expected) => return Err(Fail::usage(format!("`--early-stop`: {expected}, found `{text}`"))),
+            },
+        };
+        let Some(table) = self.pick(KEY, flag, job) else { return Ok(None) };
+        let Some(rule) = table.resolve().map_err(|wrong| self.refuse_in(KEY, "", wrong))? else { return Ok(None) };
+        let classes = evaluates.1.is_some_and(|series| series.class.is_some());
+        match rule.on {
+            _ if !evaluates.0 => {
+                Err(self.refuse(KEY, "needs evaluations").hint("give `train.eval_every`, and data for it"))
+            }
+            Measure::Accuracy | Measure::MacroF1 if !classes => {
+                Err(self.refuse(KEY, format!("is on the {}, which only classes of series have", rule.on)))
+            }
+            _ => Ok(Some(rule)),
+        }
+    }
+
     /// A refusal of a key inside `table`; `apart` is the one key of it that has a flag of its own.
     fn refuse_in(&self, table: &'static str, apart: &'static str, wrong: Wrong) -> Fail {
         let Wrong { key, fact, hint } = wrong;
@@ -399,7 +462,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn bytes(
+    pub(super) fn bytes(
         &mut self,
         key: &'static str,
         flag: Option<Bytes>,

@@ -9,6 +9,8 @@ use crate::render::{Exit, Fail, OrFail};
 const RUNS: &str = "runs";
 /// The job of a run.
 const JOB: &str = "job.toml";
+/// The run's own copy of its model's description, where the model has one.
+pub const DESCRIPTION: &str = "model.toml";
 /// The lock that says who trains there.
 const LOCK: &str = ".lock";
 
@@ -50,7 +52,7 @@ pub fn is_unused(folder: &Path) -> Result<(), Fail> {
     for entry in fs_err::read_dir(folder).or_usage()? {
         let name = entry.or_usage()?.file_name();
         // A start that was killed before anything was whole left its lock, or a file that never got its name.
-        let unfinished = [".job.toml.tmp-", ".launch.json.tmp-"];
+        let unfinished = [".job.toml.tmp-", ".model.toml.tmp-", ".launch.json.tmp-"];
         let left = name.to_str().is_some_and(|name| unfinished.iter().any(|start| name.starts_with(start)));
         if name != LOCK && !left {
             return Err(Fail::usage(format!("`{}` is not empty", folder.display())).hint("name another `--out`"));
@@ -116,7 +118,7 @@ impl Fresh {
     /// A refused job leaves nothing behind: only what we made goes, and only if it is still as we made it. To be called
     /// while the lock is held.
     pub fn forget(&self) {
-        let ours = [JOB, LOCK];
+        let ours = [JOB, DESCRIPTION, LOCK];
         let Ok(entries) = fs_err::read_dir(&self.folder) else { return };
         let names: Vec<_> = entries.flatten().map(|e| e.file_name()).collect();
         if names.iter().all(|n| ours.iter().any(|o| n == o)) {

@@ -14,6 +14,9 @@ pub struct ScheduleTable {
     pub name: Option<String>,
     pub warmup_steps: Option<Count>,
     pub num_cycles: Option<f64>,
+    pub t_0: Option<Count>,
+    pub t_mult: Option<Count>,
+    pub eta_min: Option<f64>,
     pub pct_start: Option<f64>,
     pub anneal_strategy: Option<String>,
     pub div_factor: Option<f64>,
@@ -21,7 +24,7 @@ pub struct ScheduleTable {
     pub three_phase: Option<bool>,
 }
 
-const NAMES: &[&str] = &["constant", "linear", "cosine", "one-cycle"];
+const NAMES: &[&str] = &["constant", "linear", "cosine", "cosine-warm-restarts", "one-cycle"];
 
 impl ScheduleTable {
     /// The table that a bare name stands for.
@@ -35,6 +38,7 @@ impl ScheduleTable {
         let own: &[&str] = match name {
             "constant" | "linear" => &["warmup_steps"],
             "cosine" => &["warmup_steps", "num_cycles"],
+            "cosine-warm-restarts" => &["warmup_steps", "t_0", "t_mult", "eta_min"],
             "one-cycle" => &["pct_start", "anneal_strategy", "div_factor", "final_div_factor", "three_phase"],
             other => return Err(unknown_name(other, NAMES)),
         };
@@ -54,8 +58,23 @@ impl ScheduleTable {
                 let num_cycles = in_range("num_cycles", num_cycles, "a finite number above 0", |n| n > 0.0)?;
                 ScheduleSpec::Cosine { warmup_steps, num_cycles }
             }
+            "cosine-warm-restarts" => self.warm_restarts(warmup_steps)?,
             _ => self.one_cycle()?,
         })
+    }
+
+    fn warm_restarts(&self, warmup_steps: u64) -> Result<ScheduleSpec, Wrong> {
+        let above_0 = |key: &'static str, count: u64| match count {
+            0 => Err(Wrong::new(key, "must be a whole number of 1 or more, found `0`".to_string())),
+            n => Ok(n),
+        };
+        let Some(t_0) = self.t_0 else {
+            let wrong = Wrong::new("t_0", "must be given: the updates of the first cosine".to_string());
+            return Err(wrong.hint("as in { name = \"cosine-warm-restarts\", t_0 = 1000, t_mult = 2 }"));
+        };
+        let eta_min = in_range("eta_min", self.eta_min.unwrap_or(0.0), "a finite number of 0 or more", |n| n >= 0.0)?;
+        let (t_0, t_mult) = (above_0("t_0", t_0.0)?, above_0("t_mult", self.t_mult.map_or(1, |n| n.0))?);
+        Ok(ScheduleSpec::CosineWarmRestarts { warmup_steps, t_0, t_mult, eta_min })
     }
 
     fn one_cycle(&self) -> Result<ScheduleSpec, Wrong> {
@@ -88,6 +107,9 @@ impl ScheduleTable {
         let table = [
             ("warmup_steps", self.warmup_steps.is_some()),
             ("num_cycles", self.num_cycles.is_some()),
+            ("t_0", self.t_0.is_some()),
+            ("t_mult", self.t_mult.is_some()),
+            ("eta_min", self.eta_min.is_some()),
             ("pct_start", self.pct_start.is_some()),
             ("anneal_strategy", self.anneal_strategy.is_some()),
             ("div_factor", self.div_factor.is_some()),
@@ -119,6 +141,8 @@ mod tests {
             three_phase: false,
         };
         assert_eq!(resolve("name = 'one-cycle'").unwrap(), one_cycle);
+        let restarts = ScheduleSpec::CosineWarmRestarts { warmup_steps: 0, t_0: 10, t_mult: 1, eta_min: 0.0 };
+        assert_eq!(resolve("name = 'cosine-warm-restarts'\nt_0 = 10").unwrap(), restarts);
     }
 
     #[test]
@@ -127,6 +151,11 @@ mod tests {
             ("name = 'onecycle'", "name"),
             ("name = 'linear'\nnum_cycles = 1", "num_cycles"),
             ("name = 'cosine'\nnum_cycles = 0", "num_cycles"),
+            ("name = 'cosine-warm-restarts'", "t_0"),
+            ("name = 'cosine-warm-restarts'\nt_0 = 0", "t_0"),
+            ("name = 'cosine-warm-restarts'\nt_0 = 1\nt_mult = 0", "t_mult"),
+            ("name = 'cosine-warm-restarts'\nt_0 = 1\neta_min = -1", "eta_min"),
+            ("name = 'cosine'\nt_0 = 1", "t_0"),
             ("name = 'one-cycle'\nwarmup_steps = 1", "warmup_steps"),
             ("name = 'one-cycle'\npct_start = 1.5", "pct_start"),
             ("name = 'one-cycle'\npct_start = 0.6\nthree_phase = true", "pct_start"),

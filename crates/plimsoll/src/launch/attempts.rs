@@ -352,7 +352,7 @@ impl Guard<'_> {
         let steps = told.step.unwrap_or(0);
         let seconds = self.began.elapsed().as_secs_f64();
         let final_loss = told.loss.unwrap_or(f64::NAN);
-        watch.note(&Event::Finished { steps, final_loss, seconds, peak_ram_bytes: self.peak });
+        watch.note(&Event::Finished { steps, final_loss, seconds, peak_ram_bytes: self.peak, early: None });
         let question = forecast::Question {
             command: &ready.command,
             settings: &ready.settings,

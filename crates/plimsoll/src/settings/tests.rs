@@ -128,6 +128,11 @@ fn a_run_folder_gives_back_the_settings_that_were_written() {
             &["--optimizer", "adamw", "--schedule", "cosine", "--warmup-steps", "3", "--seed", "9223372036854775807"],
         ),
         (SMALL, &["--schedule", "one-cycle", "--ram", "1.5GiB", "--disk", "1234567", "--threads", "3", "--keep", "1"]),
+        (
+            SMALL,
+            &["--schedule", "{ name = 'cosine-warm-restarts', t_0 = 9, t_mult = 2, eta_min = 1e-7 }", "--keep", "1"],
+        ),
+        (SMALL, &["--eval", "DIR/e.jsonl", "--early-stop", "{ patience = 4, min_delta = 1e-3 }"]),
         (SMALL, &["--micro-batch", "4", "--recompute", "all", "--loss-chunk", "64", "--loader-threads", "2"]),
         (SMALL, &["--recompute", "none", "--optimizer-in-backward", "on"]),
     ];

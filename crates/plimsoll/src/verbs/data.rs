@@ -15,10 +15,11 @@ use serde::Serialize;
 use crate::args::{DataArgs, DataVerb, InspectArgs, RowArgs};
 use crate::job::mixture::{JobData, data_of};
 use crate::job::read::JobFile;
+use crate::prepare::SeriesReading;
 use crate::prepare::samples::{self, Reading, SetTold};
 use crate::render::{self, Fail, OrFail};
 use crate::settings::{kind_name, kind_named};
-use crate::verbs::{data_prepare, data_tokenizer};
+use crate::verbs::{data_prepare, data_series, data_tokenizer};
 
 /// Does what was asked.
 pub fn run(args: &DataArgs) -> Result<(), Fail> {
@@ -82,6 +83,10 @@ struct Cut {
 
 fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
     let job = args.job.as_deref().map(|path| data_of(&JobFile::read(path)?)).transpose()?;
+    if let Some(job) = job.as_ref().filter(|job| job.series.is_some()) {
+        let reading = SeriesReading { memory: job.memory, cache: args.rows_of.data_cache };
+        return data_series::inspect(job, reading, args.json);
+    }
     let files = job.as_ref().map_or(&args.files, |job| &job.files);
     if let [folder] = &files[..]
         && plimsoll_data::is_prepared(folder)

@@ -9,6 +9,7 @@ use plimsoll_recover::{RunLock, atomic_write};
 
 use super::transfer::{self, Transfer};
 use crate::args::{Init, JobFlags, ResumeArgs};
+use crate::job::paths::is_description;
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 
@@ -71,7 +72,9 @@ fn adapt(args: &ResumeArgs, out: &Path, base: Option<&Path>, step: u64) -> Resul
         eval: args.eval.clone(),
         ..JobFlags::default()
     };
-    if args.model.is_none() && !written.model.join("config.json").is_file() {
+    if is_description(&written.model) {
+        flags.model = args.model.clone().or(Some(written.model));
+    } else if args.model.is_none() && !written.model.join("config.json").is_file() {
         let Some(base) = base else {
             let fact = format!(
                 "the model `{}` is not here, and its small files are not at the mirror",

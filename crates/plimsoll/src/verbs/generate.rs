@@ -30,6 +30,7 @@ struct Answer<'a> {
 pub fn run(args: &GenerateArgs) -> Result<(), Fail> {
     judge(args)?;
     let opened = inference::open(&args.from, args.base.as_deref())?;
+    opened.tokenizer()?;
     let template = template(args, &opened)?;
     if args.chat {
         return converse(args, &opened, template.as_deref());
@@ -50,7 +51,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Fail> {
     let program = opened.program(None, Some(shape))?;
     let answers = opened.with_engine(program, |engine| Ok(engine.generate(&tokens, &options(args))?))?;
     for (prompt, ids) in prompts.iter().zip(&answers) {
-        let answer = opened.tokenizer.decode(ids)?;
+        let answer = opened.tokenizer()?.decode(ids)?;
         if args.json {
             let line = serde_json::to_string(&Answer { prompt, answer, tokens: ids.len() }).or_failed()?;
             render::data(line)?;
@@ -87,7 +88,7 @@ fn template(args: &GenerateArgs, opened: &Opened) -> Result<Option<std::sync::Ar
     if args.raw || !(has_one || args.chat || args.system.is_some()) {
         return Ok(None);
     }
-    let recipe = recipe_for(Kind::Chat, Long::Cut, &opened.folder, &opened.tokenizer)?;
+    let recipe = recipe_for(Kind::Chat, Long::Cut, &opened.folder, opened.tokenizer()?)?;
     Ok(recipe.template().cloned())
 }
 
@@ -105,7 +106,7 @@ fn encode(
     let mut ids = Vec::new();
     let last = turns.last().map_or("", |turn| turn.content.as_str());
     let ModelSpec::Decoder(spec) = opened.folder.spec() else {
-        let cut = opened.tokenizer.encode(last, MAX_SOURCE, &mut ids).or_usage()?;
+        let cut = opened.tokenizer()?.encode(last, MAX_SOURCE, &mut ids).or_usage()?;
         return Ok((ids, cut));
     };
     if max_new >= spec.max_positions {
@@ -116,10 +117,10 @@ fn encode(
     let cut = match template {
         Some(template) => {
             let text = template.render(turns, true).or_usage()?;
-            opened.tokenizer.encode_prompt(&text, most, &mut ids).or_usage()?
+            opened.tokenizer()?.encode_prompt(&text, most, &mut ids).or_usage()?
         }
         None => {
-            let cut = opened.tokenizer.encode_prompt(last, most, &mut ids).or_usage()?;
+            let cut = opened.tokenizer()?.encode_prompt(last, most, &mut ids).or_usage()?;
             if let Some(bos) = spec.bos_id.filter(|bos| ids.first() != Some(bos) && ids.len() < most) {
                 ids.insert(0, bos);
             }
@@ -156,7 +157,7 @@ fn converse(args: &GenerateArgs, opened: &Opened, template: Option<&ChatTemplate
                 render::talk("the conversation is longer than the model reads: its beginning is left out");
             }
             let answer = engine.generate(&[ids], &options(args))?.pop().unwrap_or_default();
-            let answer = opened.tokenizer.decode(&answer)?;
+            let answer = opened.tokenizer()?.decode(&answer)?;
             render::data(&answer)?;
             turns.push(Message::new("assistant", answer.trim()));
         }

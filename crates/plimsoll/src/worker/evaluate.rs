@@ -9,6 +9,7 @@ use std::time::Instant;
 use plimsoll_data::{Recipe, RowTexts, Sources, TextTokenizer, eval_batches, score};
 use plimsoll_engine::{GenerateOptions, Loss, Stepper};
 use plimsoll_plan::batch::BatchShape;
+use plimsoll_watch::EvalScores;
 
 use crate::heap::{self, Role};
 use crate::prepare::{PREFETCH, loader_hook};
@@ -26,6 +27,9 @@ pub struct Evaluation {
     pub bleu: Option<f64>,
     /// Share of answers that are exactly right.
     pub exact: Option<f64>,
+    /// What else is known, of series.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<EvalScores>,
     /// Rows that answers were generated for.
     pub generated: u64,
     /// Rows of the set.
@@ -39,6 +43,9 @@ impl fmt::Display for Evaluation {
         write!(f, "eval loss {:.4}", self.loss)?;
         if let (Some(bleu), Some(exact)) = (self.bleu, self.exact) {
             write!(f, ", BLEU-4 {bleu:.1}, {:.1} % of {} answers exactly right", exact * 100.0, self.generated)?;
+        }
+        if let Some(scores) = &self.scores {
+            write!(f, "{scores}")?;
         }
         write!(f, " ({:.1} s)", self.seconds)
     }
@@ -70,8 +77,15 @@ pub fn evaluate(
     if stopped {
         return Ok(None);
     }
-    let mut found =
-        Evaluation { loss: loss.mean(), bleu: None, exact: None, generated: 0, rows: sources.rows(), seconds: 0.0 };
+    let mut found = Evaluation {
+        loss: loss.mean(),
+        bleu: None,
+        exact: None,
+        scores: None,
+        generated: 0,
+        rows: sources.rows(),
+        seconds: 0.0,
+    };
     if let Some(planned) = engine.program().generation.as_ref().map(|g| g.shape) {
         let rows = answers.unwrap_or(u64::MAX).min(sources.rows());
         let options = GenerateOptions::greedy(planned.max_new);

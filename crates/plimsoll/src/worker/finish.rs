@@ -1,14 +1,18 @@
-//! The end of a run that did all its steps: the last checkpoint, the model, the summary, and what to do next.
+//! The end of a run that did all its steps, or ended early: the last checkpoint, the model, the summary, and what to do next.
+
+use std::path::Path;
 
 use plimsoll_data::Kind;
 use plimsoll_machine::Bytes;
 use plimsoll_recover::atomic_write;
 use plimsoll_watch::{Event, SaveReason, Summary};
+use serde_json::json;
 
+use super::early_stop::Plateau;
 use super::run::Run;
 use super::save;
 use crate::heap::{self, Role};
-use crate::prepare::Prepared;
+use crate::prepare::{RunData, Texts};
 use crate::render::{self, Fail};
 
 /// Characters of the example prompt.
@@ -26,8 +30,9 @@ impl Run<'_> {
             return Err(self.noted(fail));
         }
         // Reads a block of the data: before the last look, so that the summary's peak covers it.
-        let example = self.prepared.example().unwrap_or_else(|| "...".into());
+        let try_it = self.prepared.data.try_it(self.folder);
         self.look();
+        let early = self.ends_early();
         let summary = self.summary();
         let text = summary.to_json();
         if let Err(fail) =
@@ -40,6 +45,7 @@ impl Run<'_> {
             final_loss: self.tally.last_loss,
             seconds: self.tally.wall_seconds,
             peak_ram_bytes: summary.peak_ram_bytes,
+            early: early.map(|plateau| plateau.to_string()),
         });
         let _ = self.journal.sync();
         let plan = &self.prepared.plan;
@@ -49,10 +55,25 @@ impl Run<'_> {
         if self.tally.dropped > 0 {
             render::talk(format!("{} rows were longer than planned and were left out", self.tally.dropped));
         }
+        // Of series whole windows are told, not their rows.
+        let (rate, each) = match &self.prepared.data {
+            RunData::Texts(_) => ("tokens", 1),
+            RunData::Series(windows) => ("windows", windows.series.spec().window),
+        };
         render::talk(format!(
-            "done: {} steps in {:.1} s, {:.0} tokens/s, loss {:.4}",
-            self.step, self.tally.wall_seconds, summary.tokens_per_second, self.tally.last_loss
+            "done: {} steps in {:.1} s, {:.0} {rate}/s, loss {:.4}",
+            self.step,
+            self.tally.wall_seconds,
+            summary.tokens_per_second / each as f64,
+            self.tally.last_loss
         ));
+        if let Some(plateau) = early {
+            render::talk(format!("ended early, after step {} of {}: {plateau}", self.step, self.prepared.steps));
+            let best = plateau.best.map(|(step, _)| self.folder.join(format!("checkpoints/step-{step}")));
+            if let Some(best) = best.filter(|best| best.is_dir()) {
+                render::talk(format!("best checkpoint: {}", best.display()));
+            }
+        }
         let (planned, peak) = (plan.ram.peak, summary.peak_ram_bytes);
         let share = peak.0 as f64 / planned.0.max(1) as f64 * 100.0;
         render::talk(format!(
@@ -67,8 +88,7 @@ impl Run<'_> {
             ));
         }
         render::talk(format!("model: {}", model.display()));
-        let prompt = shell_quoted(&example);
-        render::talk(format!("try it: plimsoll generate {} --prompt {prompt}", self.folder.display()));
+        render::talk(format!("try it: {try_it}"));
         Ok(())
     }
 
@@ -76,11 +96,7 @@ impl Run<'_> {
         let plan = &self.prepared.plan;
         let tally = &self.tally;
         // The plan counts full lengths; padding is no work.
-        let sides = if self.prepared.recipe.kind() == Kind::Pairs {
-            plan.source_len + plan.target_len
-        } else {
-            plan.source_len
-        };
+        let sides = if self.prepared.data.has_pairs() { plan.source_len + plan.target_len } else { plan.source_len };
         let full_tokens = plan.effective_batch * sides;
         let flops = plan.flops_per_update * (tally.tokens as f64 / full_tokens.max(1) as f64);
         let mut more = std::collections::BTreeMap::new();
@@ -89,6 +105,11 @@ impl Run<'_> {
         more.insert("step_seconds".to_string(), tally.step_seconds.into());
         more.insert("data_seconds".to_string(), tally.data_seconds.into());
         more.insert("skipped_updates".to_string(), tally.skipped.into());
+        if let Some(Plateau { rule, evaluations, best }) = self.ends_early() {
+            let (best_step, best) = best.unzip();
+            let told = json!({ "rule": rule, "evaluations": evaluations, "best_step": best_step, "best": best });
+            more.insert("early_stop".to_string(), told);
+        }
         if let Some(card) = self.engine.card() {
             // Of this process alone, as its own step time is.
             more.insert("card_busy_seconds".to_string(), card.busy_seconds().into());
@@ -113,7 +134,22 @@ impl Run<'_> {
     }
 }
 
-impl Prepared {
+impl RunData {
+    /// What shows how good the model is.
+    fn try_it(&self, run: &Path) -> String {
+        let run = run.display();
+        match self {
+            RunData::Texts(texts) => {
+                let example = texts.example().unwrap_or_else(|| "...".into());
+                format!("plimsoll generate {run} --prompt {}", shell_quoted(&example))
+            }
+            RunData::Series(_) if self.evaluates() => format!("plimsoll eval {run}"),
+            RunData::Series(_) => format!("plimsoll eval {run} --data FILE"),
+        }
+    }
+}
+
+impl Texts {
     /// A prompt from the data, to try the model with.
     fn example(&self) -> Option<String> {
         let sources = self.eval.as_ref().unwrap_or(&self.sources);

@@ -1,7 +1,10 @@
 //! The worker: plans, takes its memory, trains, evaluates, saves. One process, started by the supervisor.
 
 mod course;
+mod early_stop;
 mod evaluate;
+mod evaluate_series;
+mod feed;
 mod finish;
 mod last_words;
 mod resolved;
@@ -24,7 +27,8 @@ use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 
 use course::{Course, contract, course, pins_of};
-pub use evaluate::evaluate;
+pub use evaluate::{Evaluation, evaluate};
+pub use evaluate_series::evaluate_series;
 use run::{Run, Start};
 
 /// Runs the worker of a run folder.

@@ -10,15 +10,17 @@ use plimsoll_recover::atomic_write;
 use toml::Value;
 
 use crate::job::write::inline;
-use crate::prepare::Prepared;
+use crate::prepare::{Prepared, RunData, Texts};
 use crate::render::Fail;
 use crate::settings::{Settings, kind_name};
 
 /// Writes what `settings` left open and `prepared` found into the job file of the run.
 pub fn resolve_job(folder: &Path, settings: &Settings, prepared: &Prepared) -> Result<(), Fail> {
-    let (kind, (source_len, target_len)) = (prepared.recipe.kind(), prepared.lens);
+    // Of series a job says everything itself.
+    let RunData::Texts(Texts { sources, recipe, lens, .. }) = &prepared.data else { return Ok(()) };
+    let (kind, (source_len, target_len)) = (recipe.kind(), *lens);
     // What finds the same columns again: an instruction with its input is not named by two of the three.
-    let columns = prepared.sources.columns().again();
+    let columns = sources.columns().again();
     let text = |value: String| Value::String(value);
     let tokens = |n: usize| Some(Value::Integer(n as i64));
     // The sets of a mixture may have columns of their own, and say or guess them.

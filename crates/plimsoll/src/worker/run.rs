@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{Cursor, Loader, LoaderSettings, Ranks};
+use plimsoll_data::Cursor;
+use plimsoll_data::series::Part;
 use plimsoll_engine::cuda::CudaOptions;
 use plimsoll_engine::{NotFinite, Snapshot, Stepper, Updates};
 use plimsoll_machine::Bytes;
@@ -19,6 +20,8 @@ use plimsoll_recover::{News, NewsWriter, StopFlag};
 use plimsoll_watch::{EvalResult, Event, Journal, Moment, Progress, SaveReason, StepView, Target};
 
 use super::evaluate::{self, Evaluation, evaluate};
+use super::evaluate_series::evaluate_series;
+use super::feed::Feed;
 use super::last_words;
 use super::samples::Looks;
 use super::save::{self, Layout, Restored};
@@ -26,7 +29,7 @@ use super::saver::{Saver, out_of_hand, worth_waiting};
 use super::update::{Ahead, Outcome, StepReport};
 use super::weights::fill_weights;
 use crate::heap::{self, Role};
-use crate::prepare::{PREFETCH, Prepared, loader_hook};
+use crate::prepare::{Prepared, RunData, Texts, Windows};
 use crate::rates::cache_folder;
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
@@ -318,25 +321,9 @@ impl<'a> Run<'a> {
         fail.hint(format!("{from}; put it right, then go on: plimsoll resume {}", self.folder.display()))
     }
 
-    fn loader(&self) -> Result<Loader, Fail> {
-        let plan = &self.prepared.plan;
-        let settings = LoaderSettings {
-            shape: self.engine.program().shape,
-            effective_batch: plan.effective_batch,
-            threads: plan.choices.loader_threads,
-            prefetch_batches: PREFETCH,
-            cursor: self.cursor,
-            limit: None,
-            ranks: Ranks::ONE,
-            on_thread_start: Some(loader_hook()),
-        };
-        let Prepared { sources, tokenizer, order, recipe, .. } = &self.prepared;
-        let (sources, order, tokenizer, recipe) = (sources.clone(), *order, tokenizer.clone(), recipe.clone());
-        Ok(heap::on_behalf(Role::Loader, || Loader::start(sources, order, tokenizer, recipe, settings))?)
-    }
-
     fn train(&mut self, wall_before: f64, began: Instant) -> Result<End, Fail> {
-        let mut loader = self.loader()?;
+        let Prepared { data, plan, .. } = &self.prepared;
+        let mut feed = Feed::start(data, plan, self.engine.program().shape, self.cursor)?;
         self.between_phases();
         let end = loop {
             // Saved before it is evaluated: a run that dies there goes on with the evaluation.
@@ -351,7 +338,7 @@ impl<'a> Run<'a> {
                     Err(fail) => break End::Failed(fail),
                 }
             }
-            if self.step >= self.prepared.steps {
+            if self.step >= self.prepared.steps || self.ends_early().is_some() {
                 break End::Done;
             }
             // An update that the card is at already comes first.
@@ -359,7 +346,7 @@ impl<'a> Run<'a> {
                 break End::Stopped;
             }
             let before = heap::allocations(Role::Engine);
-            let report = match self.update(&mut loader) {
+            let report = match self.update(&mut feed) {
                 Ok(Some(done)) => done,
                 Ok(None) => break End::Stopped,
                 Err(fail) => break End::Failed(fail),
@@ -383,9 +370,9 @@ impl<'a> Run<'a> {
                 self.tell(&News::Stepping { step: self.step });
             }
             let last = self.step == self.prepared.steps;
-            self.eval_due = self.prepared.eval.is_some() && (last || every(self.settings.eval_every, self.step));
+            self.eval_due = self.prepared.data.evaluates() && (last || every(self.settings.eval_every, self.step));
         };
-        heap::on_behalf(Role::Loader, || drop(loader));
+        heap::on_behalf(Role::Loader, || drop(feed));
         Ok(end)
     }
 
@@ -432,6 +419,7 @@ impl<'a> Run<'a> {
             step: self.step,
             loss: report.loss,
             tokens_per_second,
+            unit: self.prepared.data.unit(),
             ram_used: ram_bytes,
             ram_planned: self.prepared.plan.ram.peak,
         });
@@ -466,19 +454,24 @@ impl<'a> Run<'a> {
 
     /// Does the evaluation that is due; whether it was done, or given up for a stop.
     fn evaluate(&mut self) -> Result<bool, Fail> {
-        let Some(sources) = self.prepared.eval.clone() else { return Ok(true) };
+        if !self.prepared.data.evaluates() {
+            return Ok(true);
+        }
         self.between_phases();
-        let (rows, stop) = (Some(evaluate::ROWS_IN_A_RUN), &self.stop);
-        let found =
-            evaluate(&mut self.engine, &sources, &self.prepared.tokenizer, &self.prepared.recipe, rows, &|| {
-                stop.requested()
-            })?;
+        let (engine, stop) = (&mut self.engine, || self.stop.requested());
+        let found = match &self.prepared.data {
+            RunData::Texts(Texts { eval: Some(sources), tokenizer, recipe, .. }) => {
+                evaluate(engine, sources, tokenizer, recipe, Some(evaluate::ROWS_IN_A_RUN), &stop)?
+            }
+            RunData::Texts(_) => return Ok(true),
+            RunData::Series(Windows { series, .. }) => evaluate_series(engine, series, Part::Validation, &stop)?,
+        };
         let Some(found) = found else { return Ok(false) };
-        let Evaluation { loss, bleu, exact, seconds, .. } = found;
         let step = self.step;
-        self.note(&Event::Eval { step, loss, bleu, exact, seconds });
         self.progress.note(&format!("step {step}: {found}"));
-        self.evals.push(EvalResult { step, loss, bleu, exact, seconds });
+        let Evaluation { loss, bleu, exact, scores, seconds, .. } = found;
+        self.note(&Event::Eval { step, loss, bleu, exact, scores: scores.clone(), seconds });
+        self.evals.push(EvalResult { step, loss, bleu, exact, scores, seconds });
         self.eval_due = false;
         self.sample(Moment::Eval);
         Ok(true)

@@ -8,14 +8,18 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use plimsoll_data::series::SeriesFacts;
 use plimsoll_data::{Cursor, DataFacts};
 use plimsoll_engine::cuda::LossScale;
 use plimsoll_engine::{Snapshot, Stepper};
 use plimsoll_machine::Bytes;
-use plimsoll_model::{Existing, ModelError, StoredTensor, WeightFiles, save_adapter, save_model, write_stored};
+use plimsoll_model::{
+    Existing, ModelError, StoredTensor, WeightFiles, save_adapter, save_model, save_series, write_stored,
+};
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::spec::ModelSpec;
 use plimsoll_plan::store::optimizer_state;
 use plimsoll_plan::tiles::Simd;
 use plimsoll_plan::trained::TrainSpec;
@@ -23,9 +27,10 @@ use plimsoll_recover::{checkpoint, room_for};
 use plimsoll_watch::{EvalResult, SaveReason};
 use serde::{Deserialize, Serialize};
 
+use super::early_stop;
 use super::run::{Run, Tally};
 use super::weights::fill_frozen;
-use crate::prepare::Prepared;
+use crate::prepare::{Prepared, RunData};
 use crate::render::{Fail, OrFail};
 
 const WEIGHTS: &str = "weights.safetensors";
@@ -41,6 +46,9 @@ const EVAL: u64 = 256;
 struct Facts {
     cursor: Cursor,
     data: DataFacts,
+    /// What the series are, where it is trained on some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    series: Option<SeriesFacts>,
     simd: Simd,
     seed: u64,
     choices: Choices,
@@ -221,11 +229,12 @@ impl Content {
     /// What a checkpoint of the present step holds, its tensors aside.
     pub fn of(run: &Run, reason: SaveReason) -> Result<Content, Fail> {
         let plan = &run.prepared.plan;
-        let best = best(&run.evals);
+        let best = early_stop::best(&run.evals, run.measure());
         let exit_step = if reason == SaveReason::Exit { Some(run.step) } else { run.exit_step };
         let facts = Facts {
             cursor: run.cursor,
-            data: *run.prepared.sources.facts(),
+            data: data_facts(&run.prepared.data).0,
+            series: data_facts(&run.prepared.data).1,
             simd: plan.simd,
             seed: run.settings.seed,
             choices: plan.choices,
@@ -240,7 +249,7 @@ impl Content {
             best_loss: best.map(|best| best.loss),
             exit_step,
             loss_scale: run.engine.loss_scale().map(|LossScale { scale, good }| (scale, good)),
-            window: Some(run.prepared.order.window_blocks()),
+            window: Some(run.prepared.data.order().window_blocks()),
         };
         Ok(Content {
             step: run.step,
@@ -282,11 +291,6 @@ impl Content {
     }
 }
 
-/// The best evaluation.
-pub(super) fn best(evals: &[EvalResult]) -> Option<&EvalResult> {
-    evals.iter().filter(|eval| eval.loss.is_finite()).min_by(|a, b| a.loss.total_cmp(&b.loss))
-}
-
 /// Fills the engine from the newest whole checkpoint, if there is one.
 pub(super) fn load(
     folder: &Path,
@@ -313,7 +317,9 @@ pub(super) fn load(
         return Ok(None);
     };
     let facts: Facts = serde_json::from_value(manifest.facts.clone()).or_usage()?;
-    same_data(manifest.step, &facts.data, prepared.sources.facts())?;
+    let (data, series) = data_facts(&prepared.data);
+    same_data(manifest.step, &facts.data, &data)?;
+    same_series(manifest.step, facts.series.as_ref(), series.as_ref())?;
     let weights = WeightFiles::open_file(manifest.path().join(WEIGHTS)).or_usage()?;
     for Param { index, name, .. } in &layout.params {
         engine.fill_param(*index, |first, out| weights.fill_part(name, first, out))?.or_usage()?;
@@ -326,7 +332,7 @@ pub(super) fn load(
         }
     }
     let evals = serde_json::from_reader(BufReader::new(manifest.open_file(EVALS).or_usage()?)).or_usage()?;
-    let changes = facts.changes(&prepared.plan, seed, prepared.order.window_blocks());
+    let changes = facts.changes(&prepared.plan, seed, prepared.data.order().window_blocks());
     let Facts { cursor, mut tally, eval_due, planned_ram, exit_step, loss_scale, .. } = facts;
     if let Some((scale, good)) = loss_scale {
         let scale = LossScale { scale, good };
@@ -342,6 +348,31 @@ pub(super) fn load(
     }
     let path = manifest.path().to_path_buf();
     Ok(Some(Restored { step: manifest.step, cursor, tally, evals, eval_due, exit_step, path, changes }))
+}
+
+/// What tells the data of a run from others.
+fn data_facts(data: &RunData) -> (DataFacts, Option<SeriesFacts>) {
+    match data {
+        RunData::Texts(texts) => (*texts.sources.facts(), None),
+        RunData::Series(windows) => (DataFacts::default(), Some(*windows.series.facts())),
+    }
+}
+
+/// Series are the same where every number and every window is.
+fn same_series(step: u64, then: Option<&SeriesFacts>, now: Option<&SeriesFacts>) -> Result<(), Fail> {
+    let marks = |facts: &SeriesFacts| (facts.digest, facts.training_samples, facts.cut);
+    if then.map(marks) == now.map(marks) {
+        return Ok(());
+    }
+    let told = |facts: Option<&SeriesFacts>| match facts {
+        None => "texts".to_string(),
+        Some(SeriesFacts { rows, series, training_samples, digest, .. }) => {
+            format!("{rows} rows of {series} series, {training_samples} windows, digest {digest:016x}")
+        }
+    };
+    let fact =
+        format!("the training data is not what it was at step {step}: expected {}, found {}", told(then), told(now));
+    Err(Fail::usage(fact).hint("put the files back as they were, or start a new run"))
 }
 
 /// A cursor means something only in the data that it was taken in.
@@ -395,6 +426,11 @@ pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
         true => Dtype::Bf16,
         false => Dtype::F32,
     };
+    if let (RunData::Series(windows), ModelSpec::Series(spec)) = (&run.prepared.data, folder.spec()) {
+        let normalisation = windows.series.normalisation().to_json();
+        let saved = save_series(dir, spec, dtype, &mut read, Some(&normalisation), Existing::Replace);
+        return lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()));
+    }
     let saved = save_model(dir, folder.config(), folder.spec(), dtype, &mut read, folder.dir(), Existing::Replace);
     lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()))
 }

@@ -6,10 +6,11 @@
 
 use std::time::Instant;
 
-use plimsoll_data::{BatchFacts, Cursor, DataError, Kind as DataKind, Loader};
+use plimsoll_data::{Cursor, DataError};
 use plimsoll_engine::cuda::CudaEngine;
 use plimsoll_engine::{MicroStep, NotFinite, Stepper, Updated};
 
+use super::feed::{Feed, Loaded};
 use super::run::{Run, every};
 use crate::render::Fail;
 
@@ -49,9 +50,9 @@ pub(super) enum Ahead {
     #[default]
     Nothing,
     /// Its first batch is in the slot; or what is wrong with it.
-    Loaded(Result<BatchFacts, Fail>),
+    Loaded(Result<Loaded, Fail>),
     /// The card is at it: all of its one batch.
-    Launched(BatchFacts),
+    Launched(Loaded),
 }
 
 impl Ahead {
@@ -97,7 +98,7 @@ fn reach(of: Following) -> Reach {
 
 impl Run<'_> {
     /// One update: every micro-batch of the effective batch. None: asked to stop on the way; what was begun is dropped.
-    pub(super) fn update(&mut self, loader: &mut Loader) -> Result<Option<StepReport>, Fail> {
+    pub(super) fn update(&mut self, feed: &mut Feed) -> Result<Option<StepReport>, Fail> {
         let start = Instant::now();
         let (mut tokens, mut truncated, mut dropped, mut samples) = (0, 0, 0, 0);
         let mut data_seconds = 0.0;
@@ -112,7 +113,7 @@ impl Run<'_> {
             let loaded = match std::mem::take(&mut self.ahead) {
                 Ahead::Launched(facts) => Ok((facts, true)),
                 Ahead::Loaded(loaded) => loaded.map(|facts| (facts, false)),
-                Ahead::Nothing => loader.next(self.engine.slot()).map(|facts| (facts, false)).map_err(Fail::from),
+                Ahead::Nothing => feed.next(&mut self.engine).map(|facts| (facts, false)),
             };
             let (facts, launched) = match loaded {
                 // Data that lie elsewhere were waited for, and the wait was ended.
@@ -125,19 +126,17 @@ impl Run<'_> {
                 self.engine.micro_step(step)?;
             }
             samples += facts.samples as u32;
-            // Of a document, source and target are the same rows.
-            let documents = self.prepared.recipe.kind() != DataKind::Pairs;
-            tokens += facts.source_tokens + if documents { 0 } else { facts.target_tokens };
-            truncated += facts.truncated as u64;
+            tokens += facts.tokens;
+            truncated += facts.truncated;
             dropped += facts.dropped;
         }
-        let cursor = loader.cursor();
+        let cursor = feed.cursor();
         let (reach, next) = (reach(self.following()), self.first_of(self.step + 1));
         let busy = |engine: &Stepper| engine.card().map_or(0.0, CudaEngine::busy_seconds);
         let (before, mut loading) = (busy(&self.engine), 0.0);
         let ahead = &mut self.ahead;
         let updated = self.engine.finish_update(step, |card| {
-            *ahead = go_ahead(card, loader, reach, next, &mut loading);
+            *ahead = go_ahead(card, feed, reach, next, &mut loading);
         })?;
         // Loading that the card was not busy for is waiting.
         data_seconds += (loading - (busy(&self.engine) - before)).max(0.0);
@@ -153,8 +152,8 @@ impl Run<'_> {
 
     /// An update before anything is known of its batch.
     fn first_of(&self, update: u64) -> MicroStep {
-        let factor = self.settings.schedule.factor(update, self.prepared.steps);
-        let lr = self.settings.optimizer.lr().map(|lr| lr * factor);
+        let lr = self.settings.optimizer.lr();
+        let lr = lr.map(|lr| self.settings.schedule.rate(lr, update, self.prepared.steps));
         MicroStep { update, samples: 0, first_sample: 0, lr }
     }
 
@@ -166,7 +165,7 @@ impl Run<'_> {
     /// What comes after the update that is under way.
     fn following(&self) -> Following {
         let next = self.step + 1;
-        let evaluates = self.prepared.eval.is_some() && every(self.settings.eval_every, next);
+        let evaluates = self.prepared.data.evaluates() && every(self.settings.eval_every, next);
         Following {
             last: next >= self.prepared.steps,
             evaluates,
@@ -179,16 +178,16 @@ impl Run<'_> {
 }
 
 /// Goes with the next update as far as it may; `loading` gets the seconds of its batch.
-fn go_ahead(card: &mut CudaEngine, loader: &mut Loader, reach: Reach, next: MicroStep, loading: &mut f64) -> Ahead {
+fn go_ahead(card: &mut CudaEngine, feed: &mut Feed, reach: Reach, next: MicroStep, loading: &mut f64) -> Ahead {
     if reach == Reach::Nothing {
         return Ahead::Nothing;
     }
     let asked = Instant::now();
-    let loaded = loader.next(card.slot());
+    let loaded = feed.next_on_card(card);
     *loading = asked.elapsed().as_secs_f64();
     let facts = match loaded {
         Ok(facts) if reach == Reach::Launch => facts,
-        loaded => return Ahead::Loaded(loaded.map_err(Fail::from)),
+        loaded => return Ahead::Loaded(loaded),
     };
     // What is wrong with the next step is told when it is its turn: the one before it is good.
     match card.micro_step(MicroStep { samples: facts.samples, ..next }) {

@@ -101,7 +101,7 @@ impl Story {
             if step.is_multiple_of(50) {
                 self.clock_ms += 2500;
                 let (loss, bleu, exact) = (loss + 0.15, Some(12.0 + step as f64 / 20.0), Some(step as f64 / 1000.0));
-                self.tell(Event::Eval { step, loss, bleu, exact, seconds: 2.5 });
+                self.tell(Event::Eval { step, loss, bleu, exact, scores: None, seconds: 2.5 });
                 self.clock_ms += 1500;
                 self.saved();
             }

@@ -95,7 +95,7 @@ pub struct Job {
     pub save_every: Option<usize>,
 }
 
-const OPTIMIZERS: [&str; 8] = [
+pub const OPTIMIZERS: [&str; 8] = [
     r#"{ name = "adamw", lr = 1e-3 }"#,
     r#"{ name = "adafactor", lr = 1e-3 }"#,
     r#"{ name = "adafactor", lr = 1e-3, beta1 = 0.9 }"#,

@@ -2,10 +2,12 @@
 
 pub mod cgroup;
 pub mod draw;
+pub mod drawn;
 pub mod files;
 pub mod flags;
 pub mod job;
 pub mod model;
 pub mod pure;
 pub mod run;
+pub mod series_job;
 pub mod tokenizer;

@@ -62,6 +62,7 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: Bytes::mib(5),
+            rows: Bytes::ZERO,
             startup_peak: Bytes::mib(20),
             supervisor: Bytes::mib(6),
             checkpoint_writer: Bytes::mib(1),

@@ -14,6 +14,7 @@ mod draw;
 #[allow(clippy::duplicate_mod, reason = "a file with both supports has it twice")]
 pub mod model;
 pub mod moment;
+pub mod series;
 pub mod shelf;
 #[path = "../support/tokenizer.rs"]
 #[allow(clippy::duplicate_mod, reason = "a file with both supports has it twice")]
@@ -202,11 +203,13 @@ impl Said {
 }
 
 /// Everything of a finished run that a resume must not change, to the bit.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Result {
     pub losses: Vec<(u64, u64)>,
     /// Step, loss, BLEU-4, share of right answers.
     pub evals: Vec<(u64, [u64; 3])>,
+    /// Scores of each of them, where it has some; written so that every bit counts.
+    pub scores: Vec<String>,
     pub weights: Vec<u8>,
 }
 
@@ -219,6 +222,7 @@ impl Result {
         Result {
             losses: losses.into_iter().map(|(step, loss)| (step, loss.to_bits())).collect(),
             evals: evals.iter().map(|e| (e.step, [e.loss.to_bits(), bits(e.bleu), bits(e.exact)])).collect(),
+            scores: evals.iter().map(|e| format!("{:?}", e.scores)).collect(),
             weights: ["model", "adapter_model"]
                 .iter()
                 .find_map(|name| fs_err::read(run.join(format!("model/{name}.safetensors"))).ok())
@@ -241,6 +245,7 @@ impl Result {
             );
         }
         assert_eq!(self.evals, other.evals, "{told}: evaluations");
+        assert_eq!(self.scores, other.scores, "{told}: scores");
         assert!(self.weights == other.weights, "{told}: the weights differ");
     }
 
@@ -249,8 +254,8 @@ impl Result {
     pub fn must_equal_as_far_as_noted(&self, other: &Result, told: &str) {
         let noted = |step: u64| self.losses.iter().any(|(done, _)| *done == step);
         let losses = other.losses.iter().copied().filter(|(step, _)| noted(*step)).collect();
-        let (evals, weights) = (other.evals.clone(), other.weights.clone());
-        self.must_equal(&Result { losses, evals, weights }, told);
+        let Result { evals, scores, weights, .. } = other.clone();
+        self.must_equal(&Result { losses, evals, scores, weights }, told);
     }
 }
 

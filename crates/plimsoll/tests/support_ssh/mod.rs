@@ -31,6 +31,7 @@ impl Pair {
     pub fn new(more: &str) -> Result<Pair, String> {
         let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"].into_iter().find(|path| Path::new(path).exists());
         let program = program.ok_or("there is no sshd; `apt-get install openssh-server` brings one")?;
+        alone();
         let dir = tempfile::Builder::new().prefix("plimsoll-ssh-").tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for key in ["host", "key", "stranger"] {
@@ -128,6 +129,20 @@ impl Drop for Pair {
         }
         let _ = self.sshd.kill();
         let _ = self.sshd.wait();
+    }
+}
+
+/// Gives this test and all that it starts a network of its own, where the kernel lets us (only root may) and `ip` is there to
+/// wake its loopback. Else it is on the machine's, on a port of its own.
+fn alone() {
+    let has_ip = Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_ok_and(|said| said.success());
+    if !has_ip {
+        return;
+    }
+    // SAFETY: it changes this thread alone, before it has opened anything, and what it starts from here on.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|up| up.success()), "`ip link set lo up` in a network of its own");
     }
 }
 

@@ -182,7 +182,7 @@ leveled! {
 }
 
 /// Writes 16 columns side by side into a panel: `into[d * mr + c + i] = columns[i][d]`.
-fn transpose_16(simd: Simd, columns: &[&[f32]; 16], c: usize, mr: usize, into: &mut [f32]) {
+pub(in crate::cpu) fn transpose_16(simd: Simd, columns: &[&[f32]; 16], c: usize, mr: usize, into: &mut [f32]) {
     let deep = columns[0].len();
     let whole = deep / 16 * 16;
     assert!(columns.iter().all(|col| col.len() == deep) && c + 16 <= mr && into.len() >= deep * mr);

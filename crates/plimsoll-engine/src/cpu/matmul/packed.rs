@@ -5,6 +5,7 @@ use plimsoll_plan::tiles::{Simd, Tiles};
 use super::pack::pack_columns;
 use super::tile::{Depth, Kernels, tile_block};
 use super::{Matrix, Output};
+use crate::pool::{Shared, tasks};
 
 /// A packed right-hand side of any depth, for products that one task computes alone.
 #[derive(Clone, Copy)]
@@ -16,6 +17,11 @@ pub struct Packed {
     /// Depth that products use.
     used: usize,
 }
+
+// SAFETY: the packed words are only read while products run.
+unsafe impl Send for Packed {}
+// SAFETY: as above.
+unsafe impl Sync for Packed {}
 
 impl Packed {
     /// The same columns with only the first `deep` of the depth.
@@ -48,6 +54,22 @@ pub unsafe fn pack(simd: Simd, n: usize, k: usize, b: Matrix, into: &mut [f32]) 
         // SAFETY: by the caller's promise.
         unsafe { pack_columns(simd, b, 0, k, panel * mr, wide, mr, &mut into[panel * mr * k..(panel + 1) * mr * k]) };
     }
+    Packed { data: into.as_ptr(), cols: n, deep: k, used: k }
+}
+
+/// Packs B (k x n) whole, on all threads; not for a task, which has one.
+///
+/// # Safety
+/// As for `pack`.
+pub unsafe fn pack_together(simd: Simd, n: usize, k: usize, b: Matrix, into: &mut [f32]) -> Packed {
+    let mr = Tiles::of(simd).mr;
+    let panels = n.div_ceil(mr);
+    let to = Shared(into[..panels * mr * k].as_mut_ptr());
+    tasks(panels, |panel| {
+        let wide = mr.min(n - panel * mr);
+        // SAFETY: each task writes its own panel; the rest by the caller's promise.
+        unsafe { pack_columns(simd, b, 0, k, panel * mr, wide, mr, to.slice(panel * mr * k, mr * k)) };
+    });
     Packed { data: into.as_ptr(), cols: n, deep: k, used: k }
 }
 

@@ -66,8 +66,9 @@ function head() {
     made("div", "", made("dt", "", name), made("dd", "", value, made("small", "", note)))));
 }
 
-function evaluation({ step, bleu, exact }) {
-  const more = [bleu === null ? "" : `BLEU ${figure(bleu)}`, exact === null ? "" : `exact ${percent(exact)}`];
+function evaluation({ step, bleu, exact, accuracy, macro_f1 }) {
+  const more = [bleu === null ? "" : `BLEU ${figure(bleu)}`, exact === null ? "" : `exact ${percent(exact)}`,
+    accuracy === null ? "" : `accuracy ${percent(accuracy)}`, macro_f1 === null ? "" : `F1 ${figure(macro_f1)}`];
   return [`at step ${count(step)}`, ...more].filter(Boolean).join(", ");
 }
 

@@ -115,7 +115,13 @@ fn a_step_up_is_no_death_and_leaves_no_gap() {
     let mut events = launched(1);
     events.push(decided("step_up", "there is room again"));
     events.extend(launched(2));
-    events.push(Event::Finished { steps: 8, final_loss: f64::NAN, seconds: 9.0, peak_ram_bytes: Bytes::gib(1) });
+    events.push(Event::Finished {
+        steps: 8,
+        final_loss: f64::NAN,
+        seconds: 9.0,
+        peak_ram_bytes: Bytes::gib(1),
+        early: None,
+    });
     let told = story(&run(&events));
     assert_eq!(told.headline, "finished: 8 steps in 9.00 s, peak RAM 1.00 GiB");
     assert!(told.timeline.iter().all(|at| at.what != "gap"), "{:?}", told.timeline);

@@ -17,7 +17,7 @@ fn slow(case: &Case) -> Vec<(Slow, String)> {
 fn shares_add_up_and_a_calm_run_is_fine() {
     let mut journal = Story::begun();
     journal.wait(4.0).steps(1, 100, 0.5, 0.01).saved(100, 1.0);
-    journal.wait(2.0).event(Event::Eval { step: 100, loss: 1.0, bleu: None, exact: None, seconds: 2.0 });
+    journal.wait(2.0).event(Event::Eval { step: 100, loss: 1.0, bleu: None, exact: None, scores: None, seconds: 2.0 });
     let pace = story(&journal.case(&[100])).pace.unwrap();
     let split = pace.seconds;
     assert_eq!((split.start, split.save, split.eval, split.between), (4.0, 1.0, 2.0, 0.0));
@@ -55,7 +55,7 @@ fn saves_and_evaluations_that_take_too_long_are_told_with_better_numbers() {
     let mut journal = Story::begun();
     for step in 1..=20 {
         journal.steps(step, step, 0.5, 0.0).wait(0.5);
-        journal.event(Event::Eval { step, loss: 1.0, bleu: None, exact: None, seconds: 0.5 });
+        journal.event(Event::Eval { step, loss: 1.0, bleu: None, exact: None, scores: None, seconds: 0.5 });
     }
     assert_eq!(slow(&journal.case(&[]))[0].0, Slow::EvalBound);
 }

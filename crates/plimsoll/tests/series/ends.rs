@@ -1,0 +1,179 @@
+//! What a run over series comes to: it learns, its evaluations are what `eval` says, and its model can be trained on.
+
+use plimsoll_watch::Event;
+use serde_json::Value;
+
+use crate::support_run::series::{PINS, SERIES, SeriesJob, V1, market, write_csv, write_parquet};
+use crate::support_run::trainer::records;
+use crate::support_run::{Result, Workshop};
+
+const COURSE: &str = "effective_batch = 24\nepochs = 6\neval_every = 20\nsave_every = 20\nclip_norm = 1.0\n\
+                      optimizer = { name = \"adamw\", lr = 5e-3 }\n";
+
+fn workshop() -> Workshop {
+    let workshop = Workshop::of_series();
+    workshop.series_job(SeriesJob { model: V1, series: SERIES, train: &format!("{COURSE}{PINS}") });
+    workshop
+}
+
+fn losses(result: &Result) -> Vec<f64> {
+    result.losses.iter().map(|(_, bits)| f64::from_bits(*bits)).collect()
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len() as f64
+}
+
+/// All that an evaluation says, its time aside.
+fn said(of: &Value) -> Vec<&Value> {
+    let scores = if of["scores"].is_object() { &of["scores"] } else { of };
+    vec![&of["loss"], &scores["accuracy"], &scores["macro_f1"], &scores["confusion"], &scores["mae"], &scores["rmse"]]
+}
+
+fn sum(matrix: &Value) -> u64 {
+    let rows = matrix.as_array().expect("a matrix");
+    rows.iter().flat_map(|row| row.as_array().unwrap()).map(|count| count.as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_run_learns_and_eval_says_of_its_model_what_its_last_evaluation_said_to_the_bit() {
+    let workshop = workshop();
+    let result = workshop.trained("run", &[]);
+    let all = losses(&result);
+    let (first, last) = (mean(&all[..10]), mean(&all[all.len() - 10..]));
+    assert!(last < 0.75 * first, "the loss went from {first} to {last}");
+
+    let summary = workshop.json("run/summary.json");
+    let evals = summary["evals"].as_array().unwrap();
+    assert_eq!(evals.len(), all.len().div_ceil(20));
+    let at_end = evals.last().unwrap();
+    let accuracy = at_end["scores"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.7, "{at_end:#}");
+    let again = workshop.plimsoll(&["eval", "run", "--json"]);
+    again.must(0, &[]);
+    assert_eq!(said(&again.json()), said(at_end));
+
+    // The journal says the same at each of them.
+    let noted: Vec<_> = records(&workshop.path("run"))
+        .into_iter()
+        .filter_map(|record| match record.event {
+            Event::Eval { step, loss, scores, .. } => Some((step, loss.to_bits(), format!("{scores:?}"))),
+            _ => None,
+        })
+        .collect();
+    let summed: Vec<_> = result
+        .evals
+        .iter()
+        .zip(&result.scores)
+        .map(|((step, bits), scores)| (*step, bits[0], scores.clone()))
+        .collect();
+    assert_eq!(noted, summed);
+
+    let inspected = workshop.plimsoll(&["data", "inspect", "--job", "job.toml", "--json"]);
+    let inspected = inspected.must(0, &[]).json();
+    let windows = inspected["validation_samples"].as_u64().unwrap();
+    assert!(windows > 50, "{inspected:#}");
+    assert_eq!((sum(&at_end["scores"]["confusion"]), again.json()["rows"].as_u64()), (windows, Some(windows)));
+    assert_eq!(all.len() as u64, (6 * inspected["training_samples"].as_u64().unwrap()).div_ceil(24));
+
+    for name in ["config.json", "model.safetensors", "normalisation.json"] {
+        assert!(workshop.path("run/model").join(name).is_file(), "the model has no `{name}`");
+    }
+    let fitted = workshop.json("run/model/normalisation.json");
+    assert_eq!(fitted, inspected["normalisation"]);
+}
+
+#[test]
+fn csv_parquet_and_both_in_one_job_give_the_same_run_to_the_bit() {
+    let workshop = workshop();
+    let csv = workshop.trained("csv", &[]);
+    write_parquet(&workshop.path("market.parquet"), &market(1));
+    workshop.edit_job("market.csv", "market.parquet");
+    workshop.trained("parquet", &[]).must_equal(&csv, "Parquet");
+    // The first half of the rows from one file, the second from another.
+    let rows = market(1);
+    let (early, late) = rows.split_at(rows.len() / 2);
+    write_csv(&workshop.path("1-early.csv"), early, |_| false);
+    write_parquet(&workshop.path("2-late.parquet"), late);
+    workshop.edit_job("[\"market.parquet\"]", "[\"1-early.csv\", \"2-late.parquet\"]");
+    workshop.trained("both", &[]).must_equal(&csv, "CSV and Parquet");
+    assert_eq!(workshop.json("both/model/normalisation.json"), workshop.json("csv/model/normalisation.json"));
+}
+
+#[test]
+fn rows_in_a_file_of_the_cache_train_as_those_in_memory_do_and_the_file_is_made_once() {
+    let workshop = workshop().with_own_cache();
+    // Enough rows to be more than half of the least memory that data may have.
+    let rows: Vec<_> = (0..640)
+        .flat_map(|nth| {
+            let rows = market(1);
+            rows.into_iter().map(move |mut row| {
+                row.time += nth * 240;
+                row
+            })
+        })
+        .collect();
+    write_parquet(&workshop.path("large.parquet"), &rows);
+    workshop.edit_job("market.csv", "large.parquet");
+    workshop.edit_job("epochs = 6", "steps = 12");
+    workshop.edit_job("eval_every = 20", "eval_every = 12");
+    workshop.edit_job("fraction = 0.2", "fraction = 0.002");
+    let held = workshop.trained("held", &[]);
+    workshop.edit_job("kind = \"series\"", "kind = \"series\"\nmemory = \"16MiB\"");
+    let talk = workshop.plimsoll(&["train", "job.toml", "--out", "filed"]);
+    talk.must(0, &["in one file of the cache", "done: 12 steps"]);
+    Result::of(&workshop.path("filed")).must_equal(&held, "rows in a file");
+    let files = || crate::support_run::tree(workshop.cache());
+    let before = files();
+    workshop.trained("filed again", &[]).must_equal(&held, "rows in a file that was there");
+    assert!(files() == before, "the file of rows was made anew");
+}
+
+#[test]
+fn a_model_that_is_trained_on_begins_with_its_loss_and_keeps_its_normalisation() {
+    let workshop = workshop();
+    workshop.trained("first", &[]);
+    let loss = workshop.json("first/summary.json")["evals"].as_array().unwrap().last().unwrap()["loss"].clone();
+    // Other numbers of the same columns, whose mean and spread are not those of the first.
+    let mut other = market(2);
+    other.iter_mut().for_each(|row| row.close *= 3.0);
+    write_csv(&workshop.path("other.csv"), &other, |_| false);
+    workshop.edit_job("path = \"model.toml\"\ninit = \"random\"", "path = \"first/model\"");
+    let words = ["features are normalised as those that the model was trained on", "done: "];
+    // A rate of next to nothing: what it begins with is what it ends with, but for the running statistics, which only training moves.
+    workshop.edit_job("epochs = 6", "steps = 1");
+    workshop.edit_job("lr = 5e-3", "lr = 1e-12");
+    let still = workshop.plimsoll(&["train", "job.toml", "--out", "still"]);
+    still.must(0, &words);
+    let begun = workshop.json("still/summary.json")["evals"][0]["loss"].as_f64().unwrap();
+    let loss = loss.as_f64().unwrap();
+    assert!((begun - loss).abs() <= 0.05 * loss, "it ended with {loss}, and begins with {begun}");
+
+    workshop.edit_job("steps = 1", "steps = 40");
+    workshop.edit_job("lr = 1e-12", "lr = 5e-3");
+    workshop.edit_job("market.csv", "other.csv");
+    workshop.plimsoll(&["train", "job.toml", "--out", "second"]).must(0, &words);
+    let fitted = |run: &str| {
+        let mut fitted = workshop.json(&format!("{run}/model/normalisation.json"));
+        // Up to when was trained is its own.
+        fitted.as_object_mut().unwrap().remove("until");
+        fitted
+    };
+    assert_eq!(fitted("second"), fitted("first"));
+    // And what is evaluated is normalised by it, whatever the data are.
+    let again = workshop.plimsoll(&["eval", "second", "--json"]);
+    let summary = workshop.json("second/summary.json");
+    assert_eq!(said(&again.must(0, &[]).json()), said(summary["evals"].as_array().unwrap().last().unwrap()));
+}
+
+#[test]
+fn eval_of_other_files_takes_every_window_of_them() {
+    let workshop = workshop();
+    workshop.trained("run", &[]);
+    write_parquet(&workshop.path("other.parquet"), &market(5));
+    let other = workshop.plimsoll(&["eval", "run", "--data", "other.parquet", "--json"]);
+    let other = other.must(0, &[]).json();
+    // 240 rows of 3 series, 12 steps, one ahead.
+    assert_eq!((other["rows"].as_u64(), sum(&other["confusion"])), (Some(3 * (240 - 12)), 3 * (240 - 12)));
+    assert!(other["accuracy"].as_f64().unwrap() > 0.6, "{other:#}");
+}
