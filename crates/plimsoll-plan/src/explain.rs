@@ -113,9 +113,12 @@ pub(crate) fn cuts(search: &Search, fastest: Sized, chosen: Sized) -> Vec<Cut> {
     turn(batches(job, &step), step);
     step.loss_chunk = target.loss_chunk;
     turn(loss(&step), step);
-    step.recompute_attention = target.recompute_attention + target.recompute - step.recompute.min(target.recompute);
-    step.recompute = step.recompute.min(target.recompute);
-    turn(recompute(&step, blocks), step);
+    // Blocks of convolutions have no attention that could be computed again by itself.
+    if job.spec.series().is_none() {
+        step.recompute_attention = target.recompute_attention + target.recompute - step.recompute.min(target.recompute);
+        step.recompute = step.recompute.min(target.recompute);
+        turn(recompute(&step, blocks), step);
+    }
     (step.recompute, step.recompute_attention) = (target.recompute, target.recompute_attention);
     turn(recompute(&step, blocks), step);
     step.lstm_every = target.lstm_every;

@@ -65,3 +65,15 @@ fn gates_that_are_computed_again_take_less_memory() {
     // Convolutions are kept in both.
     assert!(words(LSTM_BLOCK) * 5 < words(0) * 3, "{} and {}", words(LSTM_BLOCK), words(0));
 }
+
+#[test]
+fn what_a_plan_gave_up_is_told_by_what_the_model_has() {
+    let job = job(SeriesSpec::hybrid_v1(110), 8);
+    let least = choose(&job, &terms::terms(Bytes::mib(1), Pins::default())).plan.smallest;
+    let plan = choose(&job, &terms::terms(least, Pins::default())).plan;
+    let said: Vec<&str> = plan.cuts.iter().map(|cut| cut.what.as_str()).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert_eq!(said[0], "recompute 3 of 3 blocks");
+    assert!(said[1].contains("gates of the LSTM computed again"), "{said:?}");
+    assert!(plan.cuts.iter().all(|cut| cut.saved > 0), "{:?}", plan.cuts);
+}
