@@ -15,7 +15,7 @@ use crate::footprint::{self, DiskFacts, Footprint, Overheads};
 use crate::program::{Job, Program};
 pub use crate::remedy::Remedy;
 use crate::remedy::remedies;
-pub use crate::rung::{Variant, quantises, variants, with_rungs};
+pub use crate::rung::{Variant, adapts, quantises, variants, with_rungs};
 pub use crate::search::loader_threads;
 use crate::search::{Found, Search};
 use crate::tiles::Simd;

@@ -8,6 +8,8 @@ use crate::trained::TrainSpec;
 
 /// How the rung begins that holds frozen weights in fewer bits.
 const QUANTISED: &str = "frozen weights of blocks in";
+/// How the rung begins that trains LoRA's factors alone.
+const ADAPTED: &str = "LoRA of rank";
 
 /// A job that was changed, and by what, in words.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +45,7 @@ impl Variant {
 
     fn lora(&self) -> Option<Variant> {
         let spec = self.job.allow.lora.clone().filter(|_| !matches!(self.job.train, TrainSpec::Lora(_)))?;
-        let word = format!("LoRA of rank {} in place of training every weight", spec.r);
+        let word = format!("{ADAPTED} {} in place of training every weight", spec.r);
         let mut job = Job { train: TrainSpec::Lora(spec), ..self.job.clone() };
         job.storage.trained = Dtype::F32;
         self.and(Some((word, job)))
@@ -101,6 +103,11 @@ pub fn variants(job: &Job) -> Vec<Variant> {
 /// Whether these rungs hold the frozen weights in fewer bits than the job says.
 pub fn quantises(rungs: &[String]) -> bool {
     rungs.iter().any(|rung| rung.starts_with(QUANTISED))
+}
+
+/// Whether these rungs train LoRA's factors where the job says that all weights are.
+pub fn adapts(rungs: &[String]) -> bool {
+    rungs.iter().any(|rung| rung.starts_with(ADAPTED))
 }
 
 /// The job that a run has been training since it took these rungs, with nothing further allowed: the weights and the state

@@ -8,6 +8,7 @@ mod deploy;
 mod remote;
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll_machine::Bytes;
@@ -421,7 +422,8 @@ pub struct EvalArgs {
 #[command(after_help = "\
 Examples:
   plimsoll checkpoints runs/chat-1             which steps can be resumed from
-  plimsoll checkpoints runs/chat-1 --verify    read every byte and check it")]
+  plimsoll checkpoints runs/chat-1 --verify    read every byte and check it
+  plimsoll checkpoints runs/chat-1 --model best --out chat-best    a model folder of the best evaluation's weights")]
 pub struct CheckpointsArgs {
     /// Run folder
     #[arg(value_name = "RUN")]
@@ -429,9 +431,38 @@ pub struct CheckpointsArgs {
     /// Read every byte of every checkpoint and check it against its manifest
     #[arg(long)]
     pub verify: bool,
+    /// Write the model that a checkpoint holds, as `RUN/model` holds that of the last step
+    #[arg(long, value_name = "best|last|STEP", requires = "out", conflicts_with = "verify")]
+    pub model: Option<Which>,
+    /// Folder for that model; it must not be there yet
+    #[arg(long, value_name = "DIR", requires = "model")]
+    pub out: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which of a run's checkpoints is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// That of the best evaluation.
+    Best,
+    /// The last one that is whole.
+    Last,
+    /// That of a step.
+    Step(u64),
+}
+
+impl FromStr for Which {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Which, String> {
+        match text {
+            "best" => Ok(Which::Best),
+            "last" => Ok(Which::Last),
+            step => step.parse().map(Which::Step).map_err(|_| "expected `best`, `last` or the number of a step".into()),
+        }
+    }
 }
 
 /// `plimsoll watch`

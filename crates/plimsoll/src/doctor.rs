@@ -35,6 +35,7 @@ mod fixture;
 mod story_test;
 
 pub use gather::run_folder;
+pub use journal::read as read_journal;
 pub use log::{gist, log_files};
 pub use story::story;
 pub use text::{Colour, text};

@@ -26,7 +26,7 @@ use plimsoll_plan::spec::ModelSpec;
 
 use self::budget::Budgets;
 pub use self::data::{RunData, Texts, Windows};
-pub use self::windows::{SeriesReading, loading, normalisation_of, open_series_by, open_series_files};
+pub use self::windows::{SeriesReading, loading, normalisation_of, open_series_by, open_series_files, series_input};
 use crate::args::Init;
 use crate::heap::{self, Role};
 use crate::job::recompute::Recompute;
@@ -121,7 +121,7 @@ struct DataCosts {
 }
 
 /// Weights and config, or the config alone.
-fn open_model(settings: &Settings, data: Option<SeriesInput>) -> Result<(ModelFolder, Option<WeightFiles>), Fail> {
+pub fn open_model(settings: &Settings, data: Option<SeriesInput>) -> Result<(ModelFolder, Option<WeightFiles>), Fail> {
     Ok(match settings.init {
         Init::Random => (ModelFolder::open_for(&settings.model, data).or_usage()?, None),
         Init::Weights => {

@@ -38,8 +38,7 @@ pub(super) fn open(
     remarks: &mut Vec<String>,
 ) -> Result<Opened, Fail> {
     let root = &Root::system();
-    let input = SeriesInput { features: asked.features.len(), window: asked.window };
-    let (folder, weights) = open_model(settings, Some(input))?;
+    let (folder, weights) = open_model(settings, Some(series_input(asked)))?;
     // A model's normalisation is a part of it: its weights were made for it.
     let made_for = normalisation_of(&folder)?;
     heap::trim();
@@ -128,6 +127,11 @@ pub(super) fn open(
     };
     let data = RunData::Series(Windows { series, order });
     Ok(Opened { folder, weights, data, job, steps, costs })
+}
+
+/// What the data say of a model of them.
+pub fn series_input(asked: &Asked) -> SeriesInput {
+    SeriesInput { features: asked.features.len(), window: asked.window }
 }
 
 /// What the data of a model were normalised by, where its folder says it.

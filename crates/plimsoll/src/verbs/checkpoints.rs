@@ -1,4 +1,4 @@
-//! `plimsoll checkpoints`: list and verify.
+//! `plimsoll checkpoints`: list, verify, and make a model of one.
 
 use plimsoll_machine::Bytes;
 use plimsoll_recover::checkpoint::{self, Manifest, State};
@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::args::CheckpointsArgs;
 use crate::render::{self, Exit, Fail, OrFail};
+use crate::worker::save_of_checkpoint;
 
 #[derive(Serialize)]
 struct Row {
@@ -15,11 +16,26 @@ struct Row {
     state: String,
 }
 
+/// The model that was made of a checkpoint.
+#[derive(Serialize)]
+struct Made<'a> {
+    step: u64,
+    model: &'a std::path::Path,
+}
+
 /// Lists a run's checkpoints; with `--verify` every byte is read. Exit 1 if one is not whole.
 pub fn run(args: &CheckpointsArgs) -> Result<(), Fail> {
     let dir = args.run.join("checkpoints");
     if !dir.is_dir() {
         return Err(Fail::usage(format!("`{}` has no checkpoints", args.run.display())));
+    }
+    if let (Some(which), Some(out)) = (args.model, &args.out) {
+        let step = save_of_checkpoint(&args.run, which, out)?;
+        if args.json {
+            return render::json(&Made { step, model: out });
+        }
+        render::talk(format!("of step {step}"));
+        return render::data(out.display());
     }
     let mut rows = Vec::new();
     let mut whole = true;

@@ -9,6 +9,7 @@ use plimsoll_watch::EvalResult;
 
 use super::run::Run;
 use crate::job::early_stop::{EarlyStop, Measure};
+use crate::settings::Settings;
 
 /// What was looked at, turned so that lower is better; none where it was not found, or is no number.
 fn badness(eval: &EvalResult, on: Measure) -> Option<f64> {
@@ -19,6 +20,11 @@ fn badness(eval: &EvalResult, on: Measure) -> Option<f64> {
         Measure::MacroF1 => of_classes(|scores| scores.macro_f1).map(|share| -share),
     };
     found.filter(|x| x.is_finite())
+}
+
+/// What the best checkpoint is the best by.
+pub(super) fn measure(settings: &Settings) -> Measure {
+    settings.early_stop.map_or(Measure::Loss, |rule| rule.on)
 }
 
 /// The best evaluation; of several the first.
@@ -66,11 +72,6 @@ pub(super) fn plateau(evals: &[EvalResult], rule: EarlyStop) -> Option<Plateau> 
 }
 
 impl Run<'_> {
-    /// What the best checkpoint is the best by.
-    pub(super) fn measure(&self) -> Measure {
-        self.settings.early_stop.map_or(Measure::Loss, |rule| rule.on)
-    }
-
     /// Why the run ends here, before its last step; asked where the present step was evaluated.
     pub(super) fn ends_early(&self) -> Option<Plateau> {
         let evaluated = self.evals.last().is_some_and(|eval| eval.step == self.step);

@@ -9,8 +9,8 @@ use plimsoll_watch::{Event, SaveReason, Summary};
 use serde_json::json;
 
 use super::early_stop::Plateau;
+use super::model::save_final;
 use super::run::Run;
-use super::save;
 use crate::heap::{self, Role};
 use crate::prepare::{RunData, Texts};
 use crate::render::{self, Fail};
@@ -25,7 +25,7 @@ impl Run<'_> {
         self.between_phases();
         let ended = self
             .with_patience(|run| run.save_unless_saved(SaveReason::End))
-            .and_then(|()| self.with_patience(|run| save::save_final(run, &model)));
+            .and_then(|()| self.with_patience(|run| save_final(run, &model)));
         if let Err(fail) = ended {
             return Err(self.noted(fail));
         }
@@ -72,6 +72,8 @@ impl Run<'_> {
             let best = plateau.best.map(|(step, _)| self.folder.join(format!("checkpoints/step-{step}")));
             if let Some(best) = best.filter(|best| best.is_dir()) {
                 render::talk(format!("best checkpoint: {}", best.display()));
+                let run = self.folder.display();
+                render::talk(format!("as a model: plimsoll checkpoints {run} --model best --out DIR"));
             }
         }
         let (planned, peak) = (plan.ram.peak, summary.peak_ram_bytes);

@@ -7,6 +7,7 @@ mod evaluate_series;
 mod feed;
 mod finish;
 mod last_words;
+mod model;
 mod resolved;
 mod run;
 mod samples;
@@ -29,6 +30,7 @@ use crate::settings::Settings;
 use course::{Course, contract, course, pins_of};
 pub use evaluate::{Evaluation, evaluate};
 pub use evaluate_series::evaluate_series;
+pub use model::save_of_checkpoint;
 use run::{Run, Start};
 
 /// Runs the worker of a run folder.

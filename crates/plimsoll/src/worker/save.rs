@@ -1,9 +1,8 @@
-//! A checkpoint of a run: weights, optimizer state, and what is needed to go on exactly; and the final model.
+//! A checkpoint of a run: weights, optimizer state, and what is needed to go on exactly.
 //!
 //! A checkpoint is written from the engine while nothing runs, or from a snapshot while everything does: `Tensors` is
 //! what both are to the writer.
 
-use std::collections::HashMap;
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,16 +12,12 @@ use plimsoll_data::{Cursor, DataFacts};
 use plimsoll_engine::cuda::LossScale;
 use plimsoll_engine::{Snapshot, Stepper};
 use plimsoll_machine::Bytes;
-use plimsoll_model::{
-    Existing, ModelError, StoredTensor, WeightFiles, save_adapter, save_model, save_series, write_stored,
-};
+use plimsoll_model::{ModelError, StoredTensor, WeightFiles, write_stored};
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::choose::Plan;
 use plimsoll_plan::dtype::Dtype;
-use plimsoll_plan::spec::ModelSpec;
 use plimsoll_plan::store::optimizer_state;
 use plimsoll_plan::tiles::Simd;
-use plimsoll_plan::trained::TrainSpec;
 use plimsoll_recover::{checkpoint, room_for};
 use plimsoll_watch::{EvalResult, SaveReason};
 use serde::{Deserialize, Serialize};
@@ -33,7 +28,7 @@ use super::weights::fill_frozen;
 use crate::prepare::{Prepared, RunData};
 use crate::render::{Fail, OrFail};
 
-const WEIGHTS: &str = "weights.safetensors";
+pub(super) const WEIGHTS: &str = "weights.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 /// The evaluations so far. A file of its own: a manifest has a longest length, a run has not.
 const EVALS: &str = "evals.json";
@@ -43,14 +38,14 @@ const EVAL: u64 = 256;
 
 /// What a checkpoint notes beside its tensors.
 #[derive(Serialize, Deserialize)]
-struct Facts {
+pub(super) struct Facts {
     cursor: Cursor,
     data: DataFacts,
     /// What the series are, where it is trained on some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    series: Option<SeriesFacts>,
+    pub series: Option<SeriesFacts>,
     simd: Simd,
-    seed: u64,
+    pub seed: u64,
     choices: Choices,
     source_len: usize,
     target_len: usize,
@@ -80,6 +75,11 @@ struct Facts {
 }
 
 impl Facts {
+    /// Those of a checkpoint.
+    pub fn of(manifest: &checkpoint::Manifest) -> Result<Facts, Fail> {
+        serde_json::from_value(manifest.facts.clone()).or_usage()
+    }
+
     /// In which way the run will not repeat what it would have done, under `plan` and `seed`.
     fn changes(&self, plan: &Plan, seed: u64, window: usize) -> Vec<String> {
         let mut told = Vec::new();
@@ -229,7 +229,7 @@ impl Content {
     /// What a checkpoint of the present step holds, its tensors aside.
     pub fn of(run: &Run, reason: SaveReason) -> Result<Content, Fail> {
         let plan = &run.prepared.plan;
-        let best = early_stop::best(&run.evals, run.measure());
+        let best = early_stop::best(&run.evals, early_stop::measure(&run.settings));
         let exit_step = if reason == SaveReason::Exit { Some(run.step) } else { run.exit_step };
         let facts = Facts {
             cursor: run.cursor,
@@ -291,6 +291,11 @@ impl Content {
     }
 }
 
+/// The evaluations that were done when a checkpoint was written; that of its own step comes after it.
+pub(super) fn evals_of(manifest: &checkpoint::Manifest) -> Result<Vec<EvalResult>, Fail> {
+    serde_json::from_reader(BufReader::new(manifest.open_file(EVALS).or_usage()?)).or_usage()
+}
+
 /// Fills the engine from the newest whole checkpoint, if there is one.
 pub(super) fn load(
     folder: &Path,
@@ -316,7 +321,7 @@ pub(super) fn load(
         }
         return Ok(None);
     };
-    let facts: Facts = serde_json::from_value(manifest.facts.clone()).or_usage()?;
+    let facts = Facts::of(&manifest)?;
     let (data, series) = data_facts(&prepared.data);
     same_data(manifest.step, &facts.data, &data)?;
     same_series(manifest.step, facts.series.as_ref(), series.as_ref())?;
@@ -331,7 +336,7 @@ pub(super) fn load(
             engine.fill_state(*index, *nth, |first, out| state.fill_part(name, first, out))?.or_usage()?;
         }
     }
-    let evals = serde_json::from_reader(BufReader::new(manifest.open_file(EVALS).or_usage()?)).or_usage()?;
+    let evals = evals_of(&manifest)?;
     let changes = facts.changes(&prepared.plan, seed, prepared.data.order().window_blocks());
     let Facts { cursor, mut tally, eval_due, planned_ram, exit_step, loss_scale, .. } = facts;
     if let Some((scale, good)) = loss_scale {
@@ -359,7 +364,7 @@ fn data_facts(data: &RunData) -> (DataFacts, Option<SeriesFacts>) {
 }
 
 /// Series are the same where every number and every window is.
-fn same_series(step: u64, then: Option<&SeriesFacts>, now: Option<&SeriesFacts>) -> Result<(), Fail> {
+pub(super) fn same_series(step: u64, then: Option<&SeriesFacts>, now: Option<&SeriesFacts>) -> Result<(), Fail> {
     let marks = |facts: &SeriesFacts| (facts.digest, facts.training_samples, facts.cut);
     if then.map(marks) == now.map(marks) {
         return Ok(());
@@ -394,45 +399,6 @@ fn same_data(step: u64, then: &DataFacts, now: &DataFacts) -> Result<(), Fail> {
     let fact =
         format!("the training data is not what it was at step {step}: expected {}, found {}", told(then), told(now));
     Err(Fail::usage(fact).hint("put the files back as they were, or start a new run"))
-}
-
-/// Writes the model in Hugging Face's layout: whole, or LoRA's factors as PEFT has them.
-pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
-    let (folder, engine) = (&run.prepared.folder, &run.engine);
-    let params = &engine.program().store.params;
-    let places: HashMap<&str, usize> =
-        params.iter().enumerate().map(|(index, place)| (place.param.name.as_str(), index)).collect();
-    // What the engine says of a failed read stands for what the writer makes of it.
-    let lost = std::cell::Cell::new(None);
-    let mut read = |name: &str, first: usize, out: &mut [f32]| -> Result<(), ModelError> {
-        let index = places.get(name).ok_or_else(|| ModelError::NotGiven { tensor: name.into() })?;
-        // What is only read may be held in fewer bits on a card than its file has.
-        if let (Some(files), false, Some(_)) = (&run.prepared.weights, params[*index].trained, engine.card()) {
-            return files.fill_part(name, first, out);
-        }
-        engine.read_param(*index, first, out).map_err(|e| {
-            lost.set(Some(e));
-            ModelError::NotGiven { tensor: name.into() }
-        })
-    };
-    if let TrainSpec::Lora(lora) = &run.prepared.job.train {
-        let base = folder.dir().to_string_lossy();
-        let saved = save_adapter(dir, lora, folder.spec(), &base, &mut read, folder.dir(), Existing::Replace);
-        return lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()));
-    }
-    // A model whose every matrix was stored in bf16 loses nothing by being written so.
-    let halves = params.iter().enumerate().filter(|(_, p)| p.param.shape.len() > 1);
-    let dtype = match halves.clone().all(|(index, _)| engine.dtype(index) == Dtype::Bf16) {
-        true => Dtype::Bf16,
-        false => Dtype::F32,
-    };
-    if let (RunData::Series(windows), ModelSpec::Series(spec)) = (&run.prepared.data, folder.spec()) {
-        let normalisation = windows.series.normalisation().to_json();
-        let saved = save_series(dir, spec, dtype, &mut read, Some(&normalisation), Existing::Replace);
-        return lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()));
-    }
-    let saved = save_model(dir, folder.config(), folder.spec(), dtype, &mut read, folder.dir(), Existing::Replace);
-    lost.take().map_or_else(|| Ok(saved?), |e| Err(e.into()))
 }
 
 #[cfg(test)]
