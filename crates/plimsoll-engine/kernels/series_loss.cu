@@ -31,24 +31,33 @@ HERE void add_to(const Answer &answer, u32 sample, u32 at, double value, float s
 
 HERE double output(const Answer &answer, u32 sample, u32 at) { return (double)wide(answer.out[(u64)sample * answer.outputs + at]); }
 
-/// Cross entropy with smoothed labels, times `(1 - p) ^ gamma`, times the weight of the class.
+/// Share of class `at` in what is wanted, times the weight of that class.
+HERE double wanted_share(const Terms &terms, const float *weights, u32 count, u32 label, u32 at) {
+    const double smooth = (double)terms.label_smoothing, weight = at < terms.class_weights ? (double)weights[at] : 1.0;
+    return weight * (smooth / count + (at == label ? 1.0 - smooth : 0.0));
+}
+
+/// Cross entropy with smoothed labels, each weighted by its own class, times `(1 - p) ^ gamma`.
 HERE double class_loss(const Answer &answer, const Terms &terms, const float *weights, u32 sample, u32 label, double share, float scale) {
     const u32 count = answer.outputs;
-    double most = output(answer, sample, 0), sum = 0.0, entropy = 0.0;
+    double most = output(answer, sample, 0), sum = 0.0, entropy = 0.0, whole = 0.0;
     for (u32 at = 1; at < count; at++) most = fmax(most, output(answer, sample, at));
     for (u32 at = 0; at < count; at++) sum += exp(output(answer, sample, at) - most);
-    const double smooth = (double)terms.label_smoothing, gamma = (double)terms.focal_gamma, log_sum = log(sum);
+    const double gamma = (double)terms.focal_gamma, log_sum = log(sum), factor = (double)terms.classes;
     for (u32 at = 0; at < count; at++) {
-        const double target = smooth / count + (at == label ? 1.0 - smooth : 0.0);
+        const double target = wanted_share(terms, weights, count, label, at);
         entropy -= target * (output(answer, sample, at) - most - log_sum);
+        whole += target;
     }
-    const double factor = (double)terms.classes * (label < terms.class_weights ? (double)weights[label] : 1.0);
     const double p = exp(output(answer, sample, label) - most - log_sum);
-    const double focus = gamma == 0.0 ? 1.0 : pow(1.0 - p, gamma), slope = gamma == 0.0 ? 0.0 : -gamma * pow(1.0 - p, gamma - 1.0);
+    // Of an answer that is sure to the last digit nothing is left, whatever the power says of its slope.
+    const bool sure = p == 1.0;
+    const double focus = gamma == 0.0 ? 1.0 : sure ? 0.0 : pow(1.0 - p, gamma);
+    const double slope = gamma == 0.0 || sure ? 0.0 : -gamma * pow(1.0 - p, gamma - 1.0);
     for (u32 at = 0; at < count; at++) {
-        const double share_of = exp(output(answer, sample, at) - most) / sum, target = smooth / count + (at == label ? 1.0 - smooth : 0.0);
+        const double share_of = exp(output(answer, sample, at) - most) / sum, target = wanted_share(terms, weights, count, label, at);
         const double of_p = p * ((at == label ? 1.0 : 0.0) - share_of);
-        add_to(answer, sample, at, factor * share * (focus * (share_of - target) + entropy * slope * of_p), scale);
+        add_to(answer, sample, at, factor * share * (focus * (whole * share_of - target) + entropy * slope * of_p), scale);
     }
     return factor * focus * entropy;
 }

@@ -192,7 +192,7 @@ def test_summary_and_positions():
             wide = np.asarray(read(x, kind), np.float64)
             module, rows = Module("summary.cu", kind), number(samples * steps)
             for mean in (0, 1):
-                module.run("summary_forward", (-(-width // 32), samples), x, out, steps, width, mean)
+                module.run("summary_forward", (samples, -(-width // 32)), x, out, steps, width, mean)
                 close("summary", read(out, kind), wide[:, -1] + mean * wide.mean(1), kind)
                 dx = store(normal(samples, steps, width), kind)
                 module.run("summary_backward", 2, out, dx, steps, width, mean, rows)
@@ -229,7 +229,7 @@ def test_additive_attention():
             share /= share.sum(1, keepdims=True)
             module.run("additive_pool_softmax", samples, weights, steps)
             close("weights", weights, share, tolerance=5e-6)
-            module.run("additive_pool_sum", (-(-width // 32), samples), x, weights, out, steps, width)
+            module.run("additive_pool_sum", (samples, -(-width // 32)), x, weights, out, steps, width)
             close("sum", read(out, kind), (share[..., None] * wide).sum(1), kind)
             dout, dx = store(normal(samples, width), kind), store(np.zeros((samples, steps, width)), kind)
             dots, sums, partial = (store(np.zeros(n), "float") for n in ((samples, steps), samples, (chunks, units)))
@@ -257,11 +257,11 @@ def series_loss(logits, sure, values, classes, wanted, weights, smooth, gamma, o
                 p /= p.sum()
                 target = np.full(len(p), smooth / len(p))
                 target[label] += 1 - smooth
+                target *= weights
                 entropy, q = -(target * np.log(p)).sum(), p[label]
                 focus, slope = (1 - q) ** gamma, -gamma * (1 - q) ** (gamma - 1) if gamma else 0.0
-                factor = of[0] * weights[label]
-                losses[s] += share * factor * focus * entropy
-                grads[0][s] += share * factor * (focus * (p - target) + entropy * slope * q * (np.eye(len(p))[label] - p))
+                losses[s] += share * of[0] * focus * entropy
+                grads[0][s] += share * of[0] * (focus * (target.sum() * p - target) + entropy * slope * q * (np.eye(len(p))[label] - p))
                 c = sigmoid(sure[s, 0])
                 apart = c - (logits[s].argmax() == label)
                 losses[s] += share * of[1] * apart**2

@@ -35,6 +35,7 @@ pub mod loss;
 pub mod lstm;
 pub mod lstm_backward;
 pub mod matmul;
+pub mod mixing;
 pub mod norm;
 pub mod norm_pool;
 pub mod positions;

@@ -94,7 +94,7 @@ fn likeliest(logits: &[f32]) -> usize {
     (0..logits.len()).fold(0, better)
 }
 
-/// Cross entropy with smoothed labels, times `(1 - p) ^ gamma`, times the weight of the class.
+/// Cross entropy with smoothed labels, each weighted by its own class (as PyTorch's `cross_entropy` has both), times `(1 - p) ^ gamma`.
 fn class_loss(terms: &SeriesLoss, answers: &mut Answers, sample: usize, class: usize, share: f64) -> f64 {
     let count = answers.outputs;
     let wide = |at: usize| f64::from(answers.of(sample)[at]);
@@ -102,18 +102,24 @@ fn class_loss(terms: &SeriesLoss, answers: &mut Answers, sample: usize, class: u
     let sum: f64 = (0..count).map(|at| (wide(at) - most).exp()).sum();
     let log = |at: usize| wide(at) - most - sum.ln();
     let (smooth, gamma) = (f64::from(terms.label_smoothing), f64::from(terms.focal_gamma));
-    let target = |at: usize| smooth / count as f64 + if at == class { 1.0 - smooth } else { 0.0 };
-    let entropy: f64 = -(0..count).map(|at| target(at) * log(at)).sum::<f64>();
-    let factor = f64::from(terms.classes) * terms.class_weights.get(class).map_or(1.0, |w| f64::from(*w));
-    let p = log(class).exp();
+    let weight = |at: usize| terms.class_weights.get(at).map_or(1.0, |w| f64::from(*w));
+    let target = |at: usize| weight(at) * (smooth / count as f64 + if at == class { 1.0 - smooth } else { 0.0 });
+    let (mut entropy, mut whole) = (0.0, 0.0);
+    for at in 0..count {
+        entropy -= target(at) * log(at);
+        whole += target(at);
+    }
+    let (factor, p) = (f64::from(terms.classes), log(class).exp());
     let (focus, slope) = match gamma == 0.0 {
         true => (1.0, 0.0),
+        // Of an answer that is sure to the last digit nothing is left, whatever the power says of its slope.
+        false if p == 1.0 => (0.0, 0.0),
         false => ((1.0 - p).powf(gamma), -gamma * (1.0 - p).powf(gamma - 1.0)),
     };
     for at in 0..count {
         let share_of = (f64::from(answers.of(sample)[at]) - most).exp() / sum;
         let of_p = p * (if at == class { 1.0 } else { 0.0 } - share_of);
-        answers.add(sample, at, factor * share * (focus * (share_of - target(at)) + entropy * slope * of_p));
+        answers.add(sample, at, factor * share * (focus * (whole * share_of - target(at)) + entropy * slope * of_p));
     }
     factor * focus * entropy
 }

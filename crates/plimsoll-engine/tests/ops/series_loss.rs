@@ -31,10 +31,10 @@ fn exact(terms: &SeriesLoss, answers: &[f64], sample: usize, class: u32, wanted:
     if class != IGNORE {
         let class = class as usize;
         let smooth = f64::from(terms.label_smoothing);
-        let even = -p.iter().map(|p| p.ln()).sum::<f64>() / CLASSES as f64;
-        let entropy = (1.0 - smooth) * -p[class].ln() + smooth * even;
-        let weight = terms.class_weights.get(class).map_or(1.0, |w| f64::from(*w));
-        loss += f64::from(terms.classes) * weight * (1.0 - p[class]).powf(f64::from(terms.focal_gamma)) * entropy;
+        let weight = |class: usize| terms.class_weights.get(class).map_or(1.0, |w| f64::from(*w));
+        let even = -(0..CLASSES).map(|class| weight(class) * p[class].ln()).sum::<f64>() / CLASSES as f64;
+        let entropy = (1.0 - smooth) * weight(class) * -p[class].ln() + smooth * even;
+        loss += f64::from(terms.classes) * (1.0 - p[class]).powf(f64::from(terms.focal_gamma)) * entropy;
         let right = p.iter().all(|other| *other <= p[class]);
         let apart = 1.0 / (1.0 + (-sure[sample]).exp()) - f64::from(u8::from(right));
         loss += f64::from(terms.confidence) * apart * apart;
@@ -94,5 +94,16 @@ fn losses_and_gradients_are_those_of_the_formula_mixed_and_not() {
         let losses_exact: Vec<f64> = (0..SAMPLES).map(|sample| of_sample(&all, sample)).collect();
         assert_close(&losses, &losses_exact, 1e-6, &format!("losses, {mix:?}"));
         assert_close(&grads.concat(), &slopes, 1e-6, &format!("gradients, {mix:?}"));
+    }
+}
+
+#[test]
+fn an_answer_that_is_sure_beyond_all_digits_has_a_loss_and_a_gradient_of_nothing() {
+    for focal_gamma in [0.5, 1.0, 2.0] {
+        let terms = SeriesLoss { focal_gamma, ..SeriesLoss::default() };
+        let (logits, mut grad, mut losses) = ([40.0, 0.0, 0.0], unwritten(3), unwritten(1));
+        let labels = Labels { classes: &[0], values: &[], mix: None };
+        series_loss(&terms, labels, answered(3, &logits, &mut grad), None, None, &mut losses);
+        assert_eq!((losses, grad), (vec![0.0], vec![0.0; 3]), "{focal_gamma}");
     }
 }

@@ -129,12 +129,11 @@ def loss_sum(spec, answers, classes, values):
     if logits is not None:
         known = classes != IGNORE
         logits, classes = logits[known], classes[known]
-        entropy = F.cross_entropy(logits, classes, reduction="none", label_smoothing=terms["label_smoothing"])
+        weights = torch.tensor(terms["class_weights"], dtype=logits.dtype) if terms["class_weights"] else None
+        entropy = F.cross_entropy(logits, classes, weights, reduction="none", label_smoothing=terms["label_smoothing"])
         if terms["focal_gamma"]:
             p = logits.softmax(-1).gather(1, classes[:, None])[:, 0]
             entropy = (1 - p) ** terms["focal_gamma"] * entropy
-        if terms["class_weights"]:
-            entropy = torch.tensor(terms["class_weights"])[classes] * entropy
         total = total + terms["classes"] * entropy.sum()
         if sure is not None:
             right = (logits.argmax(-1) == classes).float()

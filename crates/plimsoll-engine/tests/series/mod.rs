@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use plimsoll_engine::cpu::series_loss::Mix;
 use plimsoll_engine::{Engine, MicroStep, Updated, Updates, with_cores};
 use plimsoll_plan::batch::IGNORE;
 use plimsoll_plan::choices::Choices;
@@ -211,6 +212,9 @@ pub fn job(spec: &SeriesSpec, effective_batch: usize) -> Job {
     Job { eval: Some(EvalJob { beams: 1, max_new: 0 }), ..job }
 }
 
+/// Of what is drawn in updates.
+pub const SEED: u64 = 11;
+
 /// Starts an engine with these weights.
 pub fn with<R: Send>(
     job: &Job,
@@ -221,7 +225,7 @@ pub fn with<R: Send>(
 ) -> R {
     let program = compile(job, choices);
     let run = move || {
-        let updates = Updates { optimizer: job.optimizer.clone(), clip_norm, seed: 11 };
+        let updates = Updates { optimizer: job.optimizer.clone(), clip_norm, seed: SEED };
         let mut engine = Engine::start(program, Some(updates)).unwrap();
         for (index, (param, values)) in weights.iter().enumerate() {
             assert_eq!(engine.program().store.params[index].param.name, param.name);
@@ -267,6 +271,8 @@ pub struct Question<'a> {
     pub clip_norm: Option<f64>,
     /// Not trained in the updates.
     pub frozen: Vec<String>,
+    /// How each update mixes its samples, where it does.
+    pub mixes: Vec<Option<Mix>>,
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -316,9 +322,10 @@ pub fn ask(binary: &str, questions: &[Question]) -> Result<Vec<Tensors>, String>
             list.push((format!("values.{nth}"), Dtype::F32, values, bytes(&batch.values)));
         }
         write(&folder.join("batches.safetensors"), &list);
+        let mixes: Vec<_> = question.mixes.iter().map(|mix| mix.map(|mix| (mix.share, mix.shift))).collect();
         cases.push(json!({
             "folder": folder.display().to_string(), "spec": question.spec, "micro": question.micro,
-            "updates": question.updates, "clip_norm": question.clip_norm, "frozen": question.frozen,
+            "updates": question.updates, "clip_norm": question.clip_norm, "frozen": question.frozen, "mixes": mixes,
             "options": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01},
         }));
     }
