@@ -66,7 +66,7 @@ pub enum SeriesError {
     },
     /// A row that is not later than the one before it.
     #[error(
-        "`{path}`, {place}: expected a time in column `{column}` after {before}, as {series} goes on, found {found}"
+        "`{path}`, {place}: expected a time in column `{column}` after {}, as {series} goes on, found {}", times[0], times[1]
     )]
     TimeOrder {
         /// The file.
@@ -75,12 +75,10 @@ pub enum SeriesError {
         place: String,
         /// The column of times.
         column: String,
-        /// ``series `NAME` `` or `the series`.
+        /// Which one, in words.
         series: String,
-        /// The time of the row before.
-        before: i64,
-        /// That of this row.
-        found: i64,
+        /// The time of the row before, and that of this row.
+        times: Box<[String; 2]>,
     },
     /// Instants and plain numbers in one column of times.
     #[error("`{path}`, {place}: expected {expected} in column `{column}`, as in all rows before, found {found}")]
@@ -118,16 +116,30 @@ pub enum SeriesError {
     )]
     Leak {
         /// The latest time of training.
-        training: i64,
+        training: String,
         /// The earliest time of the validation.
-        validation: i64,
+        validation: String,
+    },
+    /// Nothing that could be learnt, or be judged by.
+    #[error(
+        "column `{column}` says nothing of what is to be foretold in any of the {samples} windows{part}: {what} is missing, or cannot be said, in all of them"
+    )]
+    NothingKnown {
+        /// ` of training`, ` of validation`, or nothing.
+        part: &'static str,
+        /// `its class` or `its value`.
+        what: &'static str,
+        /// The column that it is made of.
+        column: String,
+        /// Windows of the part.
+        samples: u64,
     },
     /// No series is long enough.
     #[error(
-        "no windows for {part}: a window of {window} steps that foretells {horizon} ahead needs {needed} rows of one series, and the longest has {longest} there"
+        "no windows{part}: a window of {window} steps that foretells {horizon} ahead needs {needed} rows of one series, and the longest has {longest} there"
     )]
     NoSamples {
-        /// `training` or `validation`.
+        /// ` of training`, ` of validation`, or nothing.
         part: &'static str,
         /// Steps of a window.
         window: usize,

@@ -62,10 +62,11 @@ impl Fitting {
         Ok(Normalisation {
             features: spec.features.clone(),
             over: spec.normalise,
+            means: Fitting::is_needed(spec),
             all,
             series,
-            values: spec.values.iter().map(|value| value.column.clone()).collect(),
-            value_scales: vec![Scale::NONE; spec.values.len()],
+            values: spec.values.clone(),
+            value_scales: Vec::new(),
             until: None,
         })
     }

@@ -47,6 +47,7 @@ pub use windows::Part;
 
 use store::Store;
 use target::Targets;
+use time::TimeForm;
 use windows::{Samples, Stretch};
 
 use crate::DataError;
@@ -80,14 +81,28 @@ pub struct SeriesFacts {
     pub training_samples: u64,
     /// Windows of the validation.
     pub validation_samples: u64,
-    /// The time at which validation begins; instants are nanoseconds since 1970.
+    /// The time at which validation begins.
     pub cut: Option<i64>,
+    /// Times are nanoseconds since 1970, else numbers of the data's own.
+    #[serde(default)]
+    pub instants: bool,
     /// What all rows take, in memory or in a file.
     pub row_bytes: u64,
     /// They are in memory.
     pub held: bool,
     /// Rows, times and numbers, as one number: tells these data from others.
     pub digest: u64,
+}
+
+impl SeriesFacts {
+    /// A time of these data, as people write it.
+    pub fn told(&self, time: i64) -> String {
+        self.form().told(time)
+    }
+
+    fn form(&self) -> TimeForm {
+        if self.instants { TimeForm::Instant } else { TimeForm::Number }
+    }
 }
 
 /// The cells of two rows.
@@ -111,6 +126,12 @@ impl Series {
     /// What was found out.
     pub fn facts(&self) -> &SeriesFacts {
         &self.facts
+    }
+
+    /// By which each value is normalised.
+    pub fn value_scales(&self) -> Vec<Scale> {
+        let of = |which: usize| self.targets.scales.get(which).copied().unwrap_or(Scale::NONE);
+        (0..self.targets.values()).map(of).collect()
     }
 
     /// Windows of a part.

@@ -7,6 +7,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
+use plimsoll_plan::batch::IGNORE;
 use serde::{Deserialize, Serialize};
 
 use super::cut::Times;
@@ -18,6 +19,7 @@ use super::scale::{Normalisation, Scale, Spread};
 use super::spec::{SeriesSpec, Validation};
 use super::store::{RowShape, Store, StoreWriter};
 use super::target::Targets;
+use super::time::TimeForm;
 use super::walk::{Row, Seen, Walk};
 use super::windows::{Part, Samples, Stretch, Windows, check_leak, check_samples};
 use super::{Series, SeriesFacts};
@@ -52,6 +54,7 @@ struct Known {
     stretches: Vec<Stretch>,
     normalisation: Normalisation,
     cut: Option<i64>,
+    form: TimeForm,
     digest: u64,
 }
 
@@ -152,9 +155,12 @@ impl Series {
         };
         let (stretches, writer) = put_rows(&mut walk, &seen, cut, (&normalisation, &texts), writer)?;
         drop(walk);
-        let mut known = Known { stretches, normalisation, cut, digest: seen.digest };
-        if spec.time.is_some() && opening.normalisation.is_none() {
-            known.normalisation.until = known.stretches.iter().filter_map(|stretch| stretch.latest).max();
+        let form = seen.form.unwrap_or(TimeForm::Number);
+        let mut known = Known { stretches, normalisation, cut, form, digest: seen.digest };
+        if spec.time.is_some() {
+            // What is trained on further has seen the earlier data too.
+            let latest = known.stretches.iter().filter_map(|stretch| stretch.latest).max();
+            known.normalisation.until = known.normalisation.until.max(latest);
         }
         let fits_values = opening.normalisation.is_none() && spec.scale_values && !spec.values.is_empty();
         match writer {
@@ -185,13 +191,14 @@ impl Series {
 
     /// Counts the samples, and checks that the parts have some and share nothing.
     fn whole(spec: SeriesSpec, known: Known, shape: RowShape, store: Store) -> Result<Series, DataError> {
-        let Known { stretches, normalisation, cut, digest } = known;
-        let (windows, gap) = (Windows::of(&spec), spec.validation.as_ref().map_or(0, |v| v.gap as u64));
+        let Known { stretches, normalisation, cut, form, digest } = known;
+        let validation = spec.validation.as_ref();
+        let (windows, gap) = (Windows::of(&spec), validation.map_or(0, |validation| validation.gap as u64));
         let parts = [Part::Training, Part::Validation].map(|part| Samples::new(part, &stretches, windows, gap));
-        check_samples(Part::Training, &parts[0], &stretches, gap)?;
-        if spec.validation.is_some() {
-            check_samples(Part::Validation, &parts[1], &stretches, gap)?;
-            check_leak(&parts[0], &parts[1], &stretches)?;
+        check_samples(Part::Training, &parts[0], &stretches, validation)?;
+        if validation.is_some() {
+            check_samples(Part::Validation, &parts[1], &stretches, validation)?;
+            check_leak(&parts[0], &parts[1], &stretches, form)?;
         }
         let rows = stretches.iter().map(|stretch| stretch.rows).sum();
         let facts = SeriesFacts {
@@ -203,6 +210,7 @@ impl Series {
             training_samples: parts[0].count(),
             validation_samples: parts[1].count(),
             cut,
+            instants: form == TimeForm::Instant,
             row_bytes: shape.bytes(rows).unwrap_or(0),
             held: store.is_held(),
             digest,
@@ -211,7 +219,36 @@ impl Series {
         if spec.scale_values {
             targets.scales = normalisation.value_scales.clone().into();
         }
-        Ok(Series { spec, stretches: stretches.into(), normalisation, store, parts, targets, facts })
+        let series = Series { spec, stretches: stretches.into(), normalisation, store, parts, targets, facts };
+        series.check_known()?;
+        Ok(series)
+    }
+
+    /// Refuses a part in which a column says nothing of what is to be foretold: nothing could be learnt of it, and a loss of nothing would
+    /// pass for the best there is. Looks at windows until each has been known once.
+    fn check_known(&self) -> Result<(), DataError> {
+        let mut cells = self.scratch();
+        for part in [Part::Training, Part::Validation] {
+            let (mut class, mut values) = (self.spec.class.is_none(), vec![false; self.spec.values.len()]);
+            for number in 0..self.samples(part) {
+                self.read_cells(part, number, &mut cells)?;
+                class |= self.targets.class(&cells.now, &cells.then) != IGNORE;
+                for (which, known) in values.iter_mut().enumerate() {
+                    *known |= !self.targets.value(which, &cells.now, &cells.then).is_nan();
+                }
+                if class && values.iter().all(|known| *known) {
+                    break;
+                }
+            }
+            let of_class = self.spec.class.as_ref().filter(|_| !class).map(|class| ("its class", class.column()));
+            let of_value =
+                values.iter().position(|known| !known).map(|which| ("its value", &*self.spec.values[which].column));
+            if let (Some((what, column)), samples @ 1..) = (of_class.or(of_value), self.samples(part)) {
+                let part = part.of_which(self.spec.validation.is_some());
+                return Err(SeriesError::NothingKnown { part, what, column: column.into(), samples }.into());
+            }
+        }
+        Ok(())
     }
 
     fn set_value_scales(&mut self, scales: Vec<Scale>) {
@@ -220,8 +257,8 @@ impl Series {
     }
 
     fn into_known(self) -> Known {
-        let (cut, digest) = (self.facts.cut, self.facts.digest);
-        Known { stretches: self.stretches.into(), normalisation: self.normalisation, cut, digest }
+        let (cut, digest, form) = (self.facts.cut, self.facts.digest, self.facts.form());
+        Known { stretches: self.stretches.into(), normalisation: self.normalisation, cut, form, digest }
     }
 }
 

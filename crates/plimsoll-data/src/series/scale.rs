@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::SeriesError;
-use super::spec::{Normalise, SeriesSpec};
+use super::spec::{Missing, Normalise, SeriesSpec, ValueTarget};
 
 /// Mean and standard deviation (of the part itself, as numpy's `std` and sklearn's `StandardScaler` have it).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,18 +84,20 @@ pub struct Normalisation {
     pub features: Vec<String>,
     /// Over what they are normalised.
     pub over: Normalise,
+    /// Whether means were found at all: without normalisation they are only for what is missing.
+    pub means: bool,
     /// Of all series together, by feature.
     pub all: Vec<Scale>,
     /// Of single series.
     #[serde(default)]
     pub series: Vec<SeriesScales>,
-    /// Columns of the values to be foretold.
+    /// The values to be foretold.
     #[serde(default)]
-    pub values: Vec<String>,
-    /// Of these, as they are foretold (their change, or return).
+    pub values: Vec<ValueTarget>,
+    /// Of these, as they are foretold (their change, or return); none where they are given as they are.
     #[serde(default)]
     pub value_scales: Vec<Scale>,
-    /// The latest time of the training part; none where rows have no times.
+    /// The latest time that the model was trained on, by this data or before; none where rows have no times.
     #[serde(default)]
     pub until: Option<i64>,
 }
@@ -131,36 +133,54 @@ impl Normalisation {
         if lengths.into_iter().any(|length| length != read.features.len()) {
             return Err(bad("expected as many scales as features".into()));
         }
-        if read.values.len() != read.value_scales.len() {
+        if !read.value_scales.is_empty() && read.values.len() != read.value_scales.len() {
             return Err(bad("expected as many scales as values".into()));
         }
         Ok(read)
     }
 
-    /// Says whether it belongs to `spec`.
+    /// Says whether it belongs to `spec`: the same features, normalised in the same way, and the same values, in the same unit.
     pub(crate) fn check(&self, spec: &SeriesSpec) -> Result<(), SeriesError> {
-        let values: Vec<&str> = spec.values.iter().map(|value| value.column.as_str()).collect();
-        if self.features == spec.features && self.over == spec.normalise && self.values == values {
-            return Ok(());
+        let refuse = |expected: String, found: String| Err(SeriesError::OtherNormalisation { expected, found });
+        let features = |names: &[String]| format!("features {}", names.join(", "));
+        if self.features != spec.features {
+            return refuse(features(&spec.features), features(&self.features));
         }
-        let words = |features: &[String], over: Normalise, values: String| {
-            format!("features {}; normalised over {over:?}; values {values}", features.join(", "))
-        };
-        Err(SeriesError::OtherNormalisation {
-            expected: words(&spec.features, spec.normalise, values.join(", ")),
-            found: words(&self.features, self.over, self.values.join(", ")),
-        })
+        let over = |over: Normalise| format!("`normalise = \"{}\"`", over.name());
+        if self.over != spec.normalise {
+            return refuse(over(spec.normalise), over(self.over));
+        }
+        if self.values != spec.values {
+            return refuse(told(&spec.values), told(&self.values));
+        }
+        let scaled = !self.value_scales.is_empty();
+        if !spec.values.is_empty() && scaled != spec.scale_values {
+            let told = |scaled: bool| format!("`scale_values = {scaled}`");
+            return refuse(told(spec.scale_values), told(scaled));
+        }
+        if spec.missing == Missing::Mean && !self.means {
+            return refuse("`missing = \"mean\"`".into(), "data of which no means were taken".into());
+        }
+        Ok(())
     }
 
     /// Heap of it, in bytes.
     pub(crate) fn heap_bytes(&self) -> u64 {
-        let texts = |texts: &[String]| texts.iter().map(|text| text.capacity() + size_of::<String>()).sum::<usize>();
+        let text = |text: &String| text.capacity() + size_of::<String>();
         let scales = |scales: &Vec<Scale>| scales.capacity() * size_of::<Scale>();
         let series = |series: &SeriesScales| series.name.capacity() + scales(&series.scales);
         let series = self.series.iter().map(series).sum::<usize>() + self.series.capacity() * size_of::<SeriesScales>();
-        let all = texts(&self.features) + texts(&self.values) + scales(&self.all) + scales(&self.value_scales);
-        (all + series) as u64
+        let features: usize = self.features.iter().map(text).sum();
+        let values: usize = self.values.iter().map(|value| text(&value.column) + size_of::<ValueTarget>()).sum();
+        (features + values + scales(&self.all) + scales(&self.value_scales) + series) as u64
     }
+}
+
+/// Values as a message names them.
+fn told(values: &[ValueTarget]) -> String {
+    let each = |value: &ValueTarget| format!("the {} of `{}`", value.of.name(), value.column);
+    let list: Vec<String> = values.iter().map(each).collect();
+    if list.is_empty() { "no values".into() } else { format!("values {}", list.join(", ")) }
 }
 
 /// Numbers as texts that give the same bits back; a JSON number may lose the last one in some readers.
@@ -181,6 +201,7 @@ mod exact {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::series::spec::Of;
 
     fn spread(numbers: &[f64]) -> Scale {
         let mut spread = Spread::default();
@@ -213,9 +234,10 @@ mod tests {
         let whole = Normalisation {
             features: vec!["a".into()],
             over: Normalise::Series,
+            means: true,
             all: vec![scale],
             series: vec![SeriesScales { name: "x".into(), scales: vec![Scale { mean: 1.0 / 3.0, std: 1e300 / 7.0 }] }],
-            values: vec!["a".into()],
+            values: vec![ValueTarget { column: "a".into(), of: Of::Change }],
             value_scales: vec![Scale { mean: -f64::MIN_POSITIVE / 3.0, std: 1.0 }],
             until: Some(i64::MIN),
         };

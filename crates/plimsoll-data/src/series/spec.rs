@@ -3,7 +3,10 @@
 //! Invariant: pure; a spec that [`SeriesSpec::check`] takes has no meaning that depends on the data, but for the columns being there. It
 //! reads no file.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::SeriesError;
 
@@ -81,6 +84,17 @@ pub enum Of {
     /// The change, as a part of what it is at the last step of the window.
     #[default]
     Return,
+}
+
+impl Of {
+    /// As jobs have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Of::Value => "value",
+            Of::Change => "change",
+            Of::Return => "return",
+        }
+    }
 }
 
 /// The class of a sample.
@@ -176,6 +190,17 @@ pub enum Normalise {
     None,
 }
 
+impl Normalise {
+    /// As jobs have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Normalise::All => "all",
+            Normalise::Series => "series",
+            Normalise::None => "none",
+        }
+    }
+}
+
 /// What is kept for validation: rows from one instant on, in all series. It is given as exactly one of a part or a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -192,13 +217,42 @@ pub struct Validation {
 }
 
 /// A time, as columns have them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum TimePoint {
     /// A number.
     Number(i64),
     /// A date, or a date and a time of day, as in `2026-01-31T12:00:00Z`.
     Text(String),
+}
+
+impl<'de> Deserialize<'de> for TimePoint {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<TimePoint, D::Error> {
+        from.deserialize_any(Point)
+    }
+}
+
+/// Reads a [`TimePoint`]; what it is not is told with what it may be, a date of TOML without quotes too.
+struct Point;
+
+impl Visitor<'_> for Point {
+    type Value = TimePoint;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number, or a date in quotes, as \"2026-01-31T12:00:00Z\"")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<TimePoint, E> {
+        Ok(TimePoint::Number(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<TimePoint, E> {
+        i64::try_from(number).map(TimePoint::Number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<TimePoint, E> {
+        Ok(TimePoint::Text(text.into()))
+    }
 }
 
 impl SeriesSpec {
@@ -224,6 +278,11 @@ impl SeriesSpec {
             if self.features[..at].contains(name) {
                 return bad("features", format!("`{name}` twice"), "each column once");
             }
+        }
+        let answer = self.class.as_ref().map(ClassTarget::column).filter(|_| self.horizon == 0);
+        if let Some(column) = answer.filter(|column| self.features.iter().any(|feature| feature == column)) {
+            let found = format!("`{column}`, which is the class of the same step (`horizon` is 0)");
+            return bad("features", found, "columns that do not say the answer");
         }
         if self.class.is_none() && self.values.is_empty() {
             return bad("class", "nothing, as `values` is".into(), "one of them");

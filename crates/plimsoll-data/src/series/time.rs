@@ -2,12 +2,14 @@
 //!
 //! Invariant: an instant that nanoseconds cannot tell (before 1678, after 2262) is no time. It knows no clock and no zones but offsets.
 
-use chrono::{DateTime, NaiveDate, NaiveDateTime};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, SecondsFormat};
+use serde::{Deserialize, Serialize};
 
 use super::spec::TimePoint;
 
 /// What a column of times holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum TimeForm {
     /// Whole numbers of the data's own unit.
     Number,
@@ -20,6 +22,14 @@ impl TimeForm {
         match self {
             TimeForm::Number => "a plain number",
             TimeForm::Instant => "an instant",
+        }
+    }
+
+    /// A time as people write it.
+    pub fn told(self, time: i64) -> String {
+        match self {
+            TimeForm::Number => time.to_string(),
+            TimeForm::Instant => DateTime::from_timestamp_nanos(time).to_rfc3339_opts(SecondsFormat::AutoSi, true),
         }
     }
 }
@@ -79,6 +89,10 @@ mod tests {
         assert_eq!(parse("1970-01-01 00:00:00.000000001"), Some((TimeForm::Instant, 1)));
         for text in ["", "1.5", "2026-13-01", "noon", "9999-01-01", "2026-01-31T"] {
             assert_eq!(parse(text), None, "{text}");
+        }
+        for text in ["-7", "2026-01-31T12:00:00Z", "1970-01-01T00:00:00.000000001Z", "1969-12-31T23:59:59.500Z"] {
+            let (form, time) = parse(text).unwrap();
+            assert_eq!(form.told(time), text);
         }
     }
 }

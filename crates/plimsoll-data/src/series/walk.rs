@@ -169,7 +169,8 @@ impl Checks<'_> {
             let number = track.rows;
             let time = chunk.times.get(at).copied().unwrap_or(number as i64);
             if number > 0 && time <= track.last {
-                return Err(self.time_order(place, (track.last, time)));
+                let form = chunk.form.unwrap_or(TimeForm::Number);
+                return Err(self.time_order(place, [track.last, time].map(|time| form.told(time))));
             }
             *track = Track { rows: number + 1, last: time };
             let numbers = &mut chunk.numbers[at * width..][..width];
@@ -189,7 +190,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    fn time_order(&self, place: (&str, u64), times: (i64, i64)) -> DataError {
+    fn time_order(&self, place: (&str, u64), times: [String; 2]) -> DataError {
         let series = match &self.spec.by {
             SeriesBy::Column(column) => format!("a series of column `{column}`"),
             SeriesBy::One | SeriesBy::File => "the series".into(),
@@ -199,8 +200,7 @@ impl Checks<'_> {
             place: format!("{} {}", place.0, place.1),
             column: self.spec.time.clone().unwrap_or_default(),
             series,
-            before: times.0,
-            found: times.1,
+            times: times.into(),
         }
         .into()
     }

@@ -5,7 +5,8 @@
 //! the last steps of their windows are at least `window + horizon` steps. Invariant: pure; memory is 16 bytes a series and part.
 
 use super::error::SeriesError;
-use super::spec::SeriesSpec;
+use super::spec::{SeriesSpec, Validation};
+use super::time::TimeForm;
 
 /// Which samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -18,10 +19,12 @@ pub enum Part {
 }
 
 impl Part {
-    fn name(self) -> &'static str {
+    /// How a message goes on that speaks of windows; without a cut there is but one part.
+    pub(crate) fn of_which(self, is_cut: bool) -> &'static str {
         match self {
-            Part::Training => "training",
-            Part::Validation => "validation",
+            Part::Training if is_cut => " of training",
+            Part::Training => "",
+            Part::Validation => " of validation",
         }
     }
 }
@@ -130,17 +133,23 @@ impl Samples {
 }
 
 /// Refuses parts without samples.
-pub(crate) fn check_samples(part: Part, samples: &Samples, stretches: &[Stretch], gap: u64) -> Result<(), SeriesError> {
+pub(crate) fn check_samples(
+    part: Part,
+    samples: &Samples,
+    stretches: &[Stretch],
+    validation: Option<&Validation>,
+) -> Result<(), SeriesError> {
     if samples.count() > 0 {
         return Ok(());
     }
+    let gap = validation.map_or(0, |validation| validation.gap as u64);
     let rows = |stretch: &Stretch| match part {
         Part::Training => stretch.before,
         Part::Validation => stretch.rows.saturating_sub(stretch.before.saturating_add(gap)),
     };
     let Windows { window, horizon, .. } = samples.windows;
     Err(SeriesError::NoSamples {
-        part: part.name(),
+        part: part.of_which(validation.is_some()),
         window: window as usize,
         horizon: horizon as usize,
         needed: samples.windows.needed(),
@@ -150,11 +159,19 @@ pub(crate) fn check_samples(part: Part, samples: &Samples, stretches: &[Stretch]
 
 /// Looks whether any sample of training touches a row, its own series' or another's, that is not earlier than all rows of the
 /// validation's samples.
-pub(crate) fn check_leak(training: &Samples, validation: &Samples, stretches: &[Stretch]) -> Result<(), SeriesError> {
+pub(crate) fn check_leak(
+    training: &Samples,
+    validation: &Samples,
+    stretches: &[Stretch],
+    form: TimeForm,
+) -> Result<(), SeriesError> {
+    let leak = |training: i64, validation: i64| {
+        let [training, validation] = [training, validation].map(|time| form.told(time));
+        Err(SeriesError::Leak { training, validation })
+    };
     let mut row = 0;
     let (mut latest, mut earliest) = (None, None);
     for (series, stretch) in stretches.iter().enumerate() {
-        let leak = |training: i64, validation: i64| Err(SeriesError::Leak { training, validation });
         let trained = training.touched(series).map(|(_, last)| last - row);
         let validated = validation.touched(series).map(|(first, _)| first - row);
         if trained.is_some_and(|last| last >= stretch.before) || validated.is_some_and(|first| first < stretch.before) {
@@ -168,7 +185,7 @@ pub(crate) fn check_leak(training: &Samples, validation: &Samples, stretches: &[
         row += stretch.rows;
     }
     match (latest, earliest) {
-        (Some(training), Some(validation)) if training >= validation => Err(SeriesError::Leak { training, validation }),
+        (Some(training), Some(validation)) if training >= validation => leak(training, validation),
         _ => Ok(()),
     }
 }
@@ -227,7 +244,7 @@ mod tests {
             // Each series has times of its own here, so only the rows are compared.
             let timeless: Vec<Stretch> =
                 stretches.iter().map(|s| Stretch { latest: None, earliest: None, ..s.clone() }).collect();
-            prop_assert!(check_leak(&parts[0], &parts[1], &timeless).is_ok());
+            prop_assert!(check_leak(&parts[0], &parts[1], &timeless, TimeForm::Number).is_ok());
         }
     }
 
@@ -239,16 +256,17 @@ mod tests {
         };
         let good = [stretch(40, 20)];
         let [training, validation] = parts(&good);
-        assert!(check_leak(&training, &validation, &good).is_ok());
+        assert!(check_leak(&training, &validation, &good, TimeForm::Number).is_ok());
         // Samples that were counted for another cut than the one that is checked.
         for other in [stretch(40, 18), stretch(40, 22)] {
-            assert!(matches!(check_leak(&training, &validation, &[other]), Err(SeriesError::Leak { .. })));
+            let found = check_leak(&training, &validation, &[other], TimeForm::Number);
+            assert!(matches!(found, Err(SeriesError::Leak { .. })));
         }
         // A second series whose training rows are later than the validation of the first.
         let late = Stretch { latest: Some(30), earliest: Some(31), ..stretch(40, 20) };
         let two = [stretch(40, 20), late];
         let [training, validation] = parts(&two);
-        let leak = check_leak(&training, &validation, &two).unwrap_err();
-        assert!(matches!(leak, SeriesError::Leak { training: 30, validation: 20 }), "{leak}");
+        let leak = check_leak(&training, &validation, &two, TimeForm::Number).unwrap_err().to_string();
+        assert!(leak.contains("latest row has the time 30, and the earliest row of the validation 20"), "{leak}");
     }
 }

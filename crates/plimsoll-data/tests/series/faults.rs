@@ -9,7 +9,7 @@ fn told(name: &str, bytes: &[u8], spec: SeriesSpec) -> String {
     let path = write(folder.path(), name, bytes);
     let told = open(&path, spec).unwrap_err().to_string();
     // What is wrong with all files together names none of them.
-    let of_all = ["data.series", "no windows for", "values so large"];
+    let of_all = ["data.series", "no windows", "values so large", "says nothing of what is to be foretold"];
     assert!(told.contains(name) || of_all.iter().any(|words| told.contains(words)), "{told}");
     told
 }
@@ -49,7 +49,9 @@ fn cells_are_named_with_line_and_column() {
     );
     assert!(csv("1,x,1,2\n2,\"x,1,1\n").contains("line 3: expected the quotes of this record to be closed"));
     assert!(csv("").contains("no rows in 1 file(s)"));
-    assert!(csv("1,x,1,2\n").contains("no windows for training: a window of 4 steps that foretells 2 ahead needs 6 rows of one series, and the longest has 1 there"));
+    assert!(csv("1,x,1,2\n").contains(
+        "no windows: a window of 4 steps that foretells 2 ahead needs 6 rows of one series, and the longest has 1 there"
+    ));
     let long = format!("1,{},1,2\n", "x".repeat(2000));
     assert!(csv(&long).contains("names of at most 1024 bytes"));
     let twice = told("a.csv", b"time,symbol,a,b,a\n1,x,1,2,3\n", spec());
@@ -129,6 +131,38 @@ fn what_is_asked_is_looked_at_before_any_file_is() {
         );
     }
     assert!(told(class(ClassTarget::Column { column: column(), classes: 1 })).contains("2 to 65536"));
+    let labels = class(ClassTarget::Column { column: column(), classes: 3 });
+    let now = SeriesSpec { horizon: 0, values: Vec::new(), ..labels };
+    let wrong = "`data.series.features` is `a`, which is the class of the same step (`horizon` is 0), expected columns";
+    assert!(told(now.clone()).starts_with(wrong));
+    assert!(SeriesSpec { features: vec!["b".into()], ..now.clone() }.check().is_ok());
+    assert!(SeriesSpec { horizon: 1, ..now }.check().is_ok());
+}
+
+#[test]
+fn parts_of_which_nothing_is_known_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::prices(120, 2);
+    // What is foretold lies behind the cut; `a` is a feature as well, so the label stands for it.
+    let label = ClassTarget::Column { column: "label".into(), classes: 3 };
+    let spec = SeriesSpec { class: Some(label), missing: Missing::Zero, validation: fraction(0.25, 0), ..spec() };
+    let blank = |table: &mut Table, cell: usize, rows: std::ops::Range<usize>, with: Option<f64>| {
+        table.rows[rows].iter_mut().for_each(|row| row.2[cell] = with);
+        write(folder.path(), "a.csv", &table.csv())
+    };
+    let told = |path: &std::path::Path, spec: &SeriesSpec| open(path, spec.clone()).unwrap_err().to_string();
+    let path = blank(&mut table.clone(), 2, 90..120, None);
+    let words = "column `label` says nothing of what is to be foretold in any of the 20 windows of validation: its class is missing";
+    assert!(told(&path, &spec).starts_with(words), "{}", told(&path, &spec));
+    let path = blank(&mut table.clone(), 2, 0..90, None);
+    assert!(told(&path, &spec).contains("in any of the 80 windows of training: its class"));
+    // One row that is known is something to learn.
+    assert!(open(&blank(&mut table.clone(), 2, 0..80, None), spec.clone()).is_ok());
+    // A return on nothing cannot be said.
+    let path = blank(&mut table, 0, 0..120, Some(0.0));
+    assert!(told(&path, &spec).starts_with("column `a` says nothing"));
+    let all = SeriesSpec { validation: None, ..spec };
+    assert!(told(&path, &all).contains("in any of the 110 windows: its value is missing, or cannot be said"));
 }
 
 #[test]
@@ -146,4 +180,8 @@ fn a_spec_is_read_from_the_words_of_a_job() {
     assert_eq!((read.stride, read.missing, read.normalise), (3, Missing::Forward, Normalise::Series));
     assert_eq!(read.check().map_err(|error| error.to_string()), Ok(()));
     assert_eq!(serde_json::from_str::<SeriesSpec>(&serde_json::to_string(&read).unwrap()).unwrap(), read);
+    let from = |from: &str| serde_json::from_str::<SeriesSpec>(&rest.replace("\"2026-01-31\"", from));
+    assert!(from("-7").is_ok_and(|spec| spec.check().is_ok()));
+    let wrong = from("0.5").unwrap_err().to_string();
+    assert!(wrong.contains("expected a whole number, or a date in quotes"), "{wrong}");
 }

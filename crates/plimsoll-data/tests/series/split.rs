@@ -55,7 +55,7 @@ fn an_instant_is_the_same_cut_in_every_series() {
     assert!(wrong.contains("`data.series.validation.from` is an instant, expected a plain number"), "{wrong}");
     for time in [-1, 0, 30, 980, 5000] {
         let wrong = open(&path, from(TimePoint::Number(time))).unwrap_err().to_string();
-        assert!(wrong.contains("no windows for"), "{time}: {wrong}");
+        assert!(wrong.contains("no windows"), "{time}: {wrong}");
     }
 }
 
@@ -94,11 +94,52 @@ fn what_was_fitted_is_applied_to_other_files_as_it_was_saved() {
     let scale = read.all[0];
     let samples = in_order(series, Part::Training);
     assert_eq!(f32::from_bits(samples[0].inputs[0]), scale.apply(test.rows[0].2[1].unwrap()) as f32);
-    let other = SeriesSpec { features: vec!["a".into()], ..spec() };
-    let wrong = Series::open(&[test_path], other, opening).unwrap_err().to_string();
-    assert!(wrong.contains("was fitted on features b, a;"), "{wrong}");
+    let told = |other: SeriesSpec| {
+        let opening = SeriesOpening { normalisation: Some(&read), ..SeriesOpening::default() };
+        Series::open(std::slice::from_ref(&test_path), other, opening).unwrap_err().to_string()
+    };
+    let words = |found: &str, expected: &str| {
+        format!("the normalisation was fitted on {found}, and is asked for with {expected}")
+    };
+    let features = SeriesSpec { features: vec!["a".into()], ..spec() };
+    assert_eq!(told(features), words("features b, a", "features a"));
+    let normalise = SeriesSpec { normalise: Normalise::Series, ..spec() };
+    assert_eq!(told(normalise), words("`normalise = \"all\"`", "`normalise = \"series\"`"));
+    let values = SeriesSpec { values: vec![ValueTarget { column: "a".into(), of: Of::Value }], ..spec() };
+    assert_eq!(told(values), words("values the return of `a`", "values the value of `a`"));
+    let scaled = SeriesSpec { scale_values: false, ..spec() };
+    assert_eq!(told(scaled), words("`scale_values = true`", "`scale_values = false`"));
     fs_err::write(&saved, "{}").unwrap();
     assert!(read_normalisation(&saved).unwrap_err().to_string().contains("normalisation.json"));
+}
+
+#[test]
+fn means_that_were_never_taken_fill_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "a.csv", &Table::prices(200, 2).csv());
+    let raw = SeriesSpec { normalise: Normalise::None, ..spec() };
+    let fitted = open(&path, raw.clone()).unwrap().normalisation().clone();
+    let opening = SeriesOpening { normalisation: Some(&fitted), ..SeriesOpening::default() };
+    let filled = SeriesSpec { missing: Missing::Mean, ..raw };
+    let wrong = Series::open(std::slice::from_ref(&path), filled.clone(), opening).unwrap_err().to_string();
+    assert!(wrong.contains("data of which no means were taken"), "{wrong}");
+    let own = open(&path, filled.clone()).unwrap().normalisation().clone();
+    let opening = SeriesOpening { normalisation: Some(&own), ..SeriesOpening::default() };
+    assert_eq!(Series::open(&[path], filled, opening).unwrap().normalisation(), &own);
+}
+
+#[test]
+fn what_is_trained_on_further_was_trained_until_the_later_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let fitted = |rows: usize, before: Option<&Normalisation>| {
+        let path = write(folder.path(), &format!("{rows}.csv"), &Table::prices(rows, 2).csv());
+        let opening = SeriesOpening { normalisation: before, ..SeriesOpening::default() };
+        Series::open(&[path], spec(), opening).unwrap().normalisation().clone()
+    };
+    let first = fitted(200, None);
+    assert_eq!(first.until, Some(990));
+    assert_eq!(fitted(300, Some(&first)), Normalisation { until: Some(1490), ..first.clone() });
+    assert_eq!(fitted(100, Some(&first)), first);
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl fmt::Display for Report {
             self.window, self.horizon
         )?;
         if let Some(cut) = cut {
-            writeln!(f, "validation begins at {cut}")?;
+            writeln!(f, "validation begins at {}", self.facts.told(cut))?;
         }
         for (name, rows) in self.names.iter().take(TOLD).filter(|_| series > 1) {
             writeln!(f, "  {name}: {rows} rows")?;

@@ -1,6 +1,6 @@
 //! What a run over series comes to: it learns, its evaluations are what `eval` says, and its model can be trained on.
 
-use plimsoll_watch::Event;
+use plimsoll_watch::{EvalScores, Event};
 use serde_json::Value;
 
 use crate::support_run::series::{PINS, SERIES, SeriesJob, V1, market, write_csv, write_parquet};
@@ -53,21 +53,24 @@ fn a_run_learns_and_eval_says_of_its_model_what_its_last_evaluation_said_to_the_
     again.must(0, &[]);
     assert_eq!(said(&again.json()), said(at_end));
 
-    // The journal says the same at each of them.
-    let noted: Vec<_> = records(&workshop.path("run"))
+    // The journal says the same at each of them, all matrices among it; the summary has those of the last and of the best.
+    let noted: Vec<(u64, u64, EvalScores)> = records(&workshop.path("run"))
         .into_iter()
         .filter_map(|record| match record.event {
-            Event::Eval { step, loss, scores, .. } => Some((step, loss.to_bits(), format!("{scores:?}"))),
+            Event::Eval { step, loss, scores, .. } => Some((step, loss.to_bits(), scores.unwrap())),
             _ => None,
         })
         .collect();
-    let summed: Vec<_> = result
-        .evals
-        .iter()
-        .zip(&result.scores)
-        .map(|((step, bits), scores)| (*step, bits[0], scores.clone()))
-        .collect();
-    assert_eq!(noted, summed);
+    assert!(noted.iter().all(|(_, _, scores)| !scores.confusion.is_empty()));
+    let best = noted.iter().min_by(|a, b| f64::from_bits(a.1).total_cmp(&f64::from_bits(b.1))).unwrap().0;
+    let kept = |step: u64| step == best || step == noted.last().unwrap().0;
+    let expected = noted.iter().cloned().map(|(step, loss, mut scores)| {
+        scores.confusion.retain(|_| kept(step));
+        (step, loss, format!("{:?}", Some(scores)))
+    });
+    let summed = result.evals.iter().zip(&result.scores).map(|((step, bits), scores)| (*step, bits[0], scores.clone()));
+    assert_eq!(expected.collect::<Vec<_>>(), summed.collect::<Vec<_>>());
+    assert!(noted.iter().any(|(step, ..)| !kept(*step)), "every evaluation was the best");
 
     let inspected = workshop.plimsoll(&["data", "inspect", "--job", "job.toml", "--json"]);
     let inspected = inspected.must(0, &[]).json();
@@ -134,9 +137,12 @@ fn a_model_that_is_trained_on_begins_with_its_loss_and_keeps_its_normalisation()
     let workshop = workshop();
     workshop.trained("first", &[]);
     let loss = workshop.json("first/summary.json")["evals"].as_array().unwrap().last().unwrap()["loss"].clone();
-    // Other numbers of the same columns, whose mean and spread are not those of the first.
+    // Other numbers of the same columns, whose mean and spread are not those of the first, and later ones.
     let mut other = market(2);
-    other.iter_mut().for_each(|row| row.close *= 3.0);
+    other.iter_mut().for_each(|row| {
+        row.close *= 3.0;
+        row.time += 1000;
+    });
     write_csv(&workshop.path("other.csv"), &other, |_| false);
     workshop.edit_job("path = \"model.toml\"\ninit = \"random\"", "path = \"first/model\"");
     let words = ["features are normalised as those that the model was trained on", "done: "];
@@ -155,11 +161,16 @@ fn a_model_that_is_trained_on_begins_with_its_loss_and_keeps_its_normalisation()
     workshop.plimsoll(&["train", "job.toml", "--out", "second"]).must(0, &words);
     let fitted = |run: &str| {
         let mut fitted = workshop.json(&format!("{run}/model/normalisation.json"));
-        // Up to when was trained is its own.
-        fitted.as_object_mut().unwrap().remove("until");
-        fitted
+        let until = fitted.as_object_mut().unwrap().remove("until");
+        (fitted, until.and_then(|until| until.as_i64()).expect("a time"))
     };
-    assert_eq!(fitted("second"), fitted("first"));
+    let (first, second) = (fitted("first"), fitted("second"));
+    assert_eq!(second, (first.0, first.1 + 1000));
+    // What was trained on cannot judge it: the cut of a larger part is earlier than what it has seen.
+    workshop.edit_job("other.csv", "market.csv");
+    workshop.edit_job("fraction = 0.2", "fraction = 0.4");
+    let planned = workshop.plimsoll(&["plan", "job.toml"]);
+    planned.must(0, &["and the model was trained until", "what it is judged by it may have seen"]);
     // And what is evaluated is normalised by it, whatever the data are.
     let again = workshop.plimsoll(&["eval", "second", "--json"]);
     let summary = workshop.json("second/summary.json");

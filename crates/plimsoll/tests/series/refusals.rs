@@ -55,7 +55,7 @@ fn a_column_that_is_not_there_and_a_cell_that_is_no_number_are_named_with_file_a
     }
     // So few rows that none is a window behind the cut.
     write_csv(&path, &market(1)[..60], |_| false);
-    workshop.refused(&[], 2, &["no windows for validation: a window of 12 steps that foretells 1 ahead needs"]);
+    workshop.refused(&[], 2, &["no windows of validation: a window of 12 steps that foretells 1 ahead needs"]);
 }
 
 #[test]
@@ -82,7 +82,9 @@ fn what_a_model_reads_and_answers_must_be_what_the_data_have() {
     refused(&workshop, "window = 12", "window = 13", &["run/model", "window = 12, the data have 13"]);
     refused(&workshop, "[\"close\", ", "[", &["run/model", "features = 3, the data have 2"]);
     let order = "[\"close\", \"signal\", \"noise\"]";
-    refused(&workshop, order, "[\"signal\", \"noise\", \"close\"]", &["the normalisation was fitted on"]);
+    refused(&workshop, order, "[\"signal\", \"noise\", \"close\"]", &["the normalisation was fitted on features"]);
+    let of = ["of = \"return\"", "the normalisation was fitted on values the return of `close`, and is asked for with"];
+    refused(&workshop, of[0], "of = \"value\"", &[of[1], "values the value of `close`"]);
     // Data that are series and a model of texts, and the other way round.
     let texts = Workshop::new();
     fs_err::rename(texts.path("model"), workshop.path("t5")).unwrap();
@@ -128,6 +130,12 @@ fn keys_of_texts_and_keys_that_no_series_have_are_refused_at_their_place() {
         "fraction = 0.2",
         "fraction = 1.5",
         &["`data.series.validation.fraction`: expected above 0 and below 1, found 1.5"],
+    );
+    refused(
+        &workshop,
+        "fraction = 0.2",
+        "from = 2026-01-31",
+        &["error: job.toml:", "expected a whole number, or a date in quotes, as \"2026-01-31T12:00:00Z\""],
     );
     refused(
         &workshop,
