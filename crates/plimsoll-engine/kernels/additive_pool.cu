@@ -2,7 +2,7 @@
 //
 // additive_pool_scores(u, weight, bias, weights, units, rows)                 ceil(max_rows / 8) of 256: u = tanh(u), weights the scores
 // additive_pool_softmax(weights, steps)                                       samples of 256
-// additive_pool_sum(x, weights, out, steps, width)                            (ceil(width / 32), samples) of 256
+// additive_pool_sum(x, weights, out, steps, width)                            (samples, ceil(width / 32)) of 256
 // additive_pool_dots(dout, x, weights, dx, dots, steps, width, rows)          ceil(max_rows / 8) of 256: dx is set, dots = x . dout
 // additive_pool_shares(dots, weights, sums, steps)                            samples of 256: dots become gradients of scores
 // additive_pool_units(u, dots, weight, partial, units, rows)                  (ceil(units / 64), chunks) of 256: u becomes its gradient
@@ -39,13 +39,13 @@ KERNEL additive_pool_softmax(float *weights, u32 steps) {
 
 KERNEL additive_pool_sum(const ACT *x, const float *weights, ACT *out, u32 steps, u32 width) {
     __shared__ float sums[8][32];
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
-    const ACT *const sample = x + (u64)blockIdx.y * steps * width;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.y * 32 + lane;
+    const ACT *const sample = x + (u64)blockIdx.x * steps * width;
     float sum = 0.0f;
     if (col < width) {
 #pragma unroll 4
         for (u32 step = warp; step < steps; step += 8) {
-            sum += weights[(u64)blockIdx.y * steps + step] * wide(sample[(u64)step * width + col]);
+            sum += weights[(u64)blockIdx.x * steps + step] * wide(sample[(u64)step * width + col]);
         }
     }
     sums[warp][lane] = sum;
@@ -54,7 +54,7 @@ KERNEL additive_pool_sum(const ACT *x, const float *weights, ACT *out, u32 steps
     sum = 0.0f;
 #pragma unroll
     for (u32 w = 0; w < 8; w++) sum += sums[w][lane];
-    narrow(sum, out[(u64)blockIdx.y * width + col]);
+    narrow(sum, out[(u64)blockIdx.x * width + col]);
 }
 
 KERNEL additive_pool_dots(const ACT *dout, const ACT *x, const float *weights, ACT *dx, float *dots, u32 steps, u32 width, const u32 *rows) {

@@ -1,13 +1,13 @@
 // The last step of each sample, with the mean of all steps added to it where that is asked for; and its gradient.
 //
-// summary_forward(x, out, steps, width, mean)             (ceil(width / 32), samples) of 256
+// summary_forward(x, out, steps, width, mean)             (samples, ceil(width / 32)) of 256
 // summary_backward(dout, dx, steps, width, mean, rows)    any grid of 256
 #include "step.cuh"
 
 KERNEL summary_forward(const ACT *x, ACT *out, u32 steps, u32 width, u32 mean) {
     __shared__ float sums[8][32];
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
-    const ACT *const sample = x + (u64)blockIdx.y * steps * width;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.y * 32 + lane;
+    const ACT *const sample = x + (u64)blockIdx.x * steps * width;
     float sum = 0.0f;
     if (mean && col < width) {
 #pragma unroll 4
@@ -19,7 +19,7 @@ KERNEL summary_forward(const ACT *x, ACT *out, u32 steps, u32 width, u32 mean) {
     sum = 0.0f;
 #pragma unroll
     for (u32 w = 0; w < 8; w++) sum += sums[w][lane];
-    narrow(sum / (float)steps + wide(sample[(u64)(steps - 1) * width + col]), out[(u64)blockIdx.y * width + col]);
+    narrow(sum / (float)steps + wide(sample[(u64)(steps - 1) * width + col]), out[(u64)blockIdx.x * width + col]);
 }
 
 KERNEL summary_backward(const ACT *dout, ACT *dx, u32 steps, u32 width, u32 mean, const u32 *rows) {

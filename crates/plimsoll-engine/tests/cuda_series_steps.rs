@@ -8,12 +8,13 @@ mod series;
 use plimsoll_engine::{MicroStep, Updated};
 use plimsoll_plan::choices::Choices;
 use plimsoll_plan::dtype::Dtype;
+use plimsoll_plan::op::LSTM_BLOCK;
 use plimsoll_plan::program::Job;
 use plimsoll_plan::spec::{ConvNorm, Mixup, Param, SeriesSpec};
 use plimsoll_plan::train::OptimizerSpec;
 use plimsoll_plan::trained::TrainSpec;
 use series::card::{Way, card, on_card, put, read, start, update};
-use series::{Stream, Windows, job, others, v1, v2, weights, with};
+use series::{Stream, Windows, job, long, others, v1, v2, weights, with};
 
 const SAMPLES: usize = 6;
 
@@ -120,7 +121,12 @@ fn same(
 }
 
 fn all_specs() -> Vec<(&'static str, SeriesSpec)> {
-    [("v1", v1()), ("v2", v2())].into_iter().chain(others()).collect()
+    let (far_v1, far_v2) = (long(v1()), long(v2()));
+    assert!(
+        far_v1.lstm_steps() > 2 * LSTM_BLOCK && far_v2.lstm_steps() > 2 * LSTM_BLOCK,
+        "stretches, and a part of one"
+    );
+    [("v1", v1()), ("v2", v2()), ("v1_long", far_v1), ("v2_long", far_v2)].into_iter().chain(others()).collect()
 }
 
 fn gradients_agree(name: &str, spec: &SeriesSpec, samples: usize, most: f64, failed: &mut Vec<String>) {
@@ -188,7 +194,7 @@ fn courses_follow_the_cpus_whatever_is_computed_again() {
         let (from, data, plain) = (weights(&spec, 3), batches(&spec), Choices::plain(SAMPLES));
         for (plan, how, clip) in [
             ("plain", plain, None),
-            ("computed again", Choices { recompute: spec.conv.len(), lstm_every: 2, ..plain }, Some(0.5)),
+            ("computed again", Choices { recompute: spec.conv.len(), lstm_every: LSTM_BLOCK, ..plain }, Some(0.5)),
             ("two micro-batches", Choices::plain(SAMPLES / 2), Some(0.5)),
         ] {
             let job = Job { clip: clip.is_some(), ..job.clone() };

@@ -5,14 +5,20 @@
 #[allow(dead_code)] // of its jobs only the drawn ones
 mod support;
 
+use std::fmt;
+
 use std::path::Path;
 
 use plimsoll_engine::cuda::Card;
 use serde_json::Value;
+use support::drawn::Drawn;
 use support::job::Job;
 use support::run::plimsoll;
+use support::series_job::SeriesJob;
 
+/// Jobs over texts, and over series.
 const JOBS: u64 = 30;
+const SERIES_JOBS: u64 = 15;
 const MIB: u64 = 1 << 20;
 /// What the host may hold at most.
 const HOST: u64 = 1 << 30;
@@ -30,11 +36,23 @@ fn number(value: &Value, at: &str) -> u64 {
 }
 
 /// The form of activations that a job gets: weights of bf16 go with bf16 alone.
-fn compute(job: &Job) -> &'static str {
-    match (job.precision, job.number % 3) {
+fn compute(job: &Drawn) -> &'static str {
+    let precision = match job {
+        Drawn::Texts(job) => job.precision,
+        Drawn::Series(_) => None,
+    };
+    match (precision, job.number() % 3) {
         (Some("bf16"), _) | (_, 0) => "bf16",
         (_, 1) => "f32",
         _ => "f16",
+    }
+}
+
+/// What a job trains.
+fn model(job: &Drawn) -> &dyn fmt::Debug {
+    match job {
+        Drawn::Texts(job) => &job.model.family,
+        Drawn::Series(job) => &job.build,
     }
 }
 
@@ -44,7 +62,7 @@ struct Seen {
     wrong: Option<String>,
 }
 
-fn run(job: &Job) -> Result<Seen, String> {
+fn run(job: &Drawn) -> Result<Seen, String> {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     job.write(dir);
@@ -52,7 +70,7 @@ fn run(job: &Job) -> Result<Seen, String> {
     flags.set("--device", "cuda");
     flags.set("--compute", compute(job));
     // Every other job has half of what it would like beyond the least.
-    if job.number % 2 == 1 {
+    if job.number() % 2 == 1 {
         let peak = |budget: &str| {
             let planned = plimsoll("plan", &flags, &["--json", "--vram", budget], dir, None);
             let plan: Value = serde_json::from_str(&planned.data).map_err(|e| format!("{e}: {}", planned.talk))?;
@@ -64,7 +82,7 @@ fn run(job: &Job) -> Result<Seen, String> {
     let out = dir.join("run");
     let ended = plimsoll("train", &flags, &["--out", &out.display().to_string()], dir, None);
     if ended.code != Some(0) {
-        return Err(format!("job {}: exit {:?}\n{}", job.number, ended.code, ended.talk));
+        return Err(format!("job {} ({:?}): exit {:?}\n{}", job.number(), model(job), ended.code, ended.talk));
     }
     let (plan, summary) = (read(&out.join("plan.json")), read(&out.join("summary.json")));
     let (planned, used) = (number(&plan, "/vram/peak"), number(&summary, "/peak_vram_bytes"));
@@ -72,9 +90,9 @@ fn run(job: &Job) -> Result<Seen, String> {
     let over = planned as f64 / used as f64 - 1.0;
     let said = format!(
         "job {} ({}, {:?}): card {} of {} MiB planned ({:+.1} %), host {} of {} MiB",
-        job.number,
+        job.number(),
         compute(job),
-        job.model.family,
+        model(job),
         used / MIB,
         planned / MIB,
         over * 100.0,
@@ -94,19 +112,23 @@ fn no_job_takes_more_of_the_card_than_its_plan() {
         println!("skipped: {why}");
         return;
     }
-    let (mut overs, mut wrong) = (Vec::new(), Vec::new());
-    for job in (0..JOBS).map(Job::draw) {
-        match run(&job) {
-            Ok(seen) => {
-                overs.push(seen.over);
-                wrong.extend(seen.wrong);
+    let texts: Vec<Drawn> = (0..JOBS).map(|number| Job::draw(number).into()).collect();
+    let series: Vec<Drawn> = (0..SERIES_JOBS).map(|number| SeriesJob::draw(number).into()).collect();
+    for (what, jobs) in [("texts", texts), ("series", series)] {
+        let (mut overs, mut wrong) = (Vec::new(), Vec::new());
+        for job in &jobs {
+            match run(job) {
+                Ok(seen) => {
+                    overs.push(seen.over);
+                    wrong.extend(seen.wrong);
+                }
+                Err(why) => wrong.push(why),
             }
-            Err(why) => wrong.push(why),
         }
+        overs.sort_by(f64::total_cmp);
+        let median = overs.get(overs.len() / 2).copied().unwrap_or(f64::NAN);
+        println!("{} jobs over {what}, median over-estimate {:.2} %", overs.len(), median * 100.0);
+        assert!(wrong.is_empty(), "{} jobs over {what} break the contract:\n{}", wrong.len(), wrong.join("\n"));
+        assert!(median <= MEDIAN_OVER, "the median plan over {what} is {median} above its run");
     }
-    overs.sort_by(f64::total_cmp);
-    let median = overs.get(overs.len() / 2).copied().unwrap_or(f64::NAN);
-    println!("{} jobs, median over-estimate {:.2} %", overs.len(), median * 100.0);
-    assert!(wrong.is_empty(), "{} jobs break the contract:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(median <= MEDIAN_OVER, "the median plan is {median} above its run");
 }

@@ -158,13 +158,13 @@ impl Run<'_> {
                 let call = Call::new().at(self.at(*weights)).u32(*steps);
                 self.launch(self.kernel("additive_pool", "additive_pool_softmax"), (samples, 1), BLOCK, 0, call)?;
                 let call = Call::new().at(self.at(*x)).at(self.at(*weights)).at(self.at(*out)).u32(*steps).u32(*width);
-                let grid = (width.div_ceil(32), samples);
+                let grid = (samples, width.div_ceil(32));
                 self.launch(self.kernel("additive_pool", "additive_pool_sum"), grid, BLOCK, 0, call)
             }
             SeriesOp::AdditivePoolBackward { .. } => self.additive_pool_backward(op),
             SeriesOp::Summary { steps, width, mean, x, out } => {
                 let call = Call::new().at(self.at(*x)).at(self.at(*out)).u32(*steps).u32(*width);
-                let grid = (width.div_ceil(32), samples);
+                let grid = (samples, width.div_ceil(32));
                 self.launch(self.kernel("summary", "summary_forward"), grid, BLOCK, 0, call.u32(usize::from(*mean)))
             }
             SeriesOp::SummaryBackward { steps, width, mean, dout, dx } => {

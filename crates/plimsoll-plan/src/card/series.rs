@@ -4,12 +4,11 @@ use super::cost::{Cost, Product};
 use crate::choices::Choices;
 use crate::choose::Pins;
 use crate::op::{ConvShape, LstmShape, Op, SeriesOp};
+use crate::series::distances;
 use crate::spec::SeriesSpec;
 
 /// Parts that an LSTM's steps are cut into, the fewest first.
 const PARTS: [usize; 4] = [4, 8, 16, 32];
-/// Fewer steps than these are no part.
-const SHORTEST: usize = 8;
 /// Seconds of a step of an LSTM that is walked with the other direction, beside its sums: most of it is waiting. And floating-point
 /// operations a second of one processor in those sums, which no tensor core does. Both measured on an H200, see `docs/benchmarks.md`.
 const STEP: f64 = 1.5e-6;
@@ -18,14 +17,8 @@ const PLAIN_FLOPS: f64 = 0.2e12;
 /// A frame with less and less kept: first convolutions are computed again, which takes little, then the steps of the LSTM,
 /// which are most of the time.
 pub(super) fn levels(spec: &SeriesSpec, pins: &Pins, frame: Choices) -> Vec<Choices> {
-    let (blocks, steps) = (spec.conv.len(), spec.lstm_steps());
-    let distances = match pins.lstm_every {
-        Some(every) => vec![every],
-        None => {
-            let parts = PARTS.iter().map(|parts| steps.div_ceil(*parts)).filter(|each| *each >= SHORTEST);
-            [0].into_iter().chain(parts).collect()
-        }
-    };
+    let blocks = spec.conv.len();
+    let distances = pins.lstm_every.map_or_else(|| distances(spec, &PARTS), |every| vec![every]);
     let again: Vec<usize> = match pins.recompute {
         Some(held) => vec![held.min(blocks)],
         None => (0..=blocks).collect(),

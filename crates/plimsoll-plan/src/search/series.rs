@@ -4,8 +4,8 @@
 use super::{Candidate, Search};
 use crate::choices::Choices;
 use crate::cost::{Work, tape_work};
-use crate::op::LSTM_BLOCK;
 use crate::program::compile;
+use crate::series::distances;
 use crate::spec::SeriesSpec;
 
 impl Search<'_> {
@@ -32,14 +32,7 @@ impl Search<'_> {
 
     /// How far apart cells may be kept.
     fn distances(&self, spec: &SeriesSpec) -> Vec<usize> {
-        if let Some(every) = self.pins.lstm_every {
-            return vec![every];
-        }
-        let steps = spec.lstm_steps();
-        let parts = [4, 8, 16].map(|parts: usize| steps.div_ceil(parts).next_multiple_of(LSTM_BLOCK));
-        let mut list: Vec<usize> = [0].into_iter().chain(parts.into_iter().filter(|n| *n < steps)).collect();
-        list.dedup();
-        list
+        self.pins.lstm_every.map_or_else(|| distances(spec, &[4, 8, 16]), |every| vec![every])
     }
 
     /// Every candidate that the pins leave. Where the micro-batch is part of the result, there is one: the whole batch.

@@ -10,6 +10,7 @@ mod heads;
 mod recurrent;
 mod train;
 
+pub(crate) use recurrent::distances;
 pub(crate) use train::{eval_tape, micro_tape};
 
 /// Keys of the places where something is dropped.

@@ -7,6 +7,16 @@ use crate::op::{Cols, LSTM_BLOCK, LstmShape, LstmWeights, Op, Place, SeriesOp, S
 use crate::spec::SeriesSpec;
 use crate::tape::Id;
 
+/// How far apart cells may be kept where the steps are cut into so many parts: in whole blocks, the farthest first, and 0 (everything is
+/// kept) before them. What would keep everything all the same is left out.
+pub(crate) fn distances(spec: &SeriesSpec, parts: &[usize]) -> Vec<usize> {
+    let steps = spec.lstm_steps();
+    let of = |parts: &usize| steps.div_ceil(*parts).next_multiple_of(LSTM_BLOCK);
+    let mut list: Vec<usize> = [0].into_iter().chain(parts.iter().map(of).filter(|each| *each < steps)).collect();
+    list.dedup();
+    list
+}
+
 /// Some steps of one direction.
 struct Stretch {
     shape: LstmShape,
