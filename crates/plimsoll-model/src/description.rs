@@ -2,7 +2,7 @@
 //!
 //! What the file says comes first, then what the data say (features and window), then what its preset says. They are laid over each
 //! other as tables that remember their place in the file, so that whatever is wrong is told with line and column. Tables are merged
-//! key by key; a list, and attention of another kind, replaces that of the preset.
+//! key by key; a list, and attention of another kind, replaces that of the preset, and a head that is `"none"` takes it away.
 //! Invariant: a spec that comes out of here has passed [`SeriesSpec::check`].
 
 use std::ops::Range;
@@ -37,6 +37,10 @@ impl SeriesInput {
     }
 }
 
+/// Heads, and what a file says where its preset has one and it wants none.
+const HEADS: [&str; 3] = ["classes", "confidence", "values"];
+const NO_HEAD: &str = "none";
+
 const PRESETS: &str = "`hybrid-v1` or `hybrid-v2`";
 
 /// Reads a description; `data` say what it leaves open, and must agree with the rest.
@@ -61,9 +65,21 @@ fn parse(path: &Path, text: &str, data: Option<SeriesInput>) -> Result<SeriesSpe
         Some((name, at)) => preset(&name).ok_or_else(|| file.wrong(&at, "preset", PRESETS.into(), name))?,
     };
     let data = data.map_or_else(String::new, |d| format!("features = {}\nwindow = {}\n", d.features, d.window));
-    for layer in [&data, &preset] {
-        lay_under(&mut table, table_of(layer));
+    let mut preset = table_of(&preset);
+    for head in HEADS {
+        match table.get(head).map(|value| (value.span(), value.get_ref().as_str())) {
+            Some((_, Some(NO_HEAD))) => {
+                table.remove(head);
+                preset.remove(head);
+            }
+            Some((at, Some(other))) => {
+                return Err(file.wrong(&at, head, format!("a table, or `{NO_HEAD}`"), other.to_string()));
+            }
+            _ => {}
+        }
     }
+    lay_under(&mut table, table_of(&data));
+    lay_under(&mut table, preset);
     for key in ["features", "window"] {
         if !table.contains_key(key) {
             let expected = "a whole number, where no data say it".into();

@@ -280,6 +280,22 @@ fn a_preset_is_the_known_build_and_what_is_given_stands_over_it() {
 }
 
 #[test]
+fn heads_of_a_preset_can_be_taken_away() {
+    let spec = |text: &str| described(text, None).unwrap();
+    let head = "family = 'cnn-lstm'\npreset = 'hybrid-v2'\nfeatures = 7\n";
+    let whole = SeriesSpec::hybrid_v2(7);
+    assert_eq!(spec(&format!("{head}values = 'none'")), SeriesSpec { values: None, ..whole.clone() });
+    let values = SeriesSpec { classes: None, confidence: None, ..whole };
+    assert_eq!(spec(&format!("{head}classes = 'none'\nconfidence = 'none'")), values);
+    // Where the preset has none, nothing is taken away.
+    let own =
+        "family = 'cnn-lstm'\nfeatures = 2\nwindow = 9\nlstm = { hidden = 4 }\nclasses = { outputs = 2, name = 'c' }\n";
+    assert_eq!(spec(&format!("values = 'none'\n{own}")), spec(own));
+    let told = described(&format!("{head}values = 'no'"), None).unwrap_err();
+    assert_eq!(told, "`hybrid.toml:4:10`: key `values` must be a table, or `none`, found `no`");
+}
+
+#[test]
 fn a_description_without_a_preset_says_all_that_has_no_default() {
     let text = "family = 'cnn-lstm'\nfeatures = 3\nwindow = 12\nlstm = { hidden = 5 }\n\
                 values = { name = 'out', outputs = 2 }\n";

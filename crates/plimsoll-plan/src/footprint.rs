@@ -4,7 +4,7 @@ pub use plimsoll_machine::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::device::captured_ops;
-use crate::program::{Program, staging_words};
+use crate::program::{Program, staging_of};
 use crate::tape::Role;
 
 /// What no formula gives: measured, or stated, by the caller.
@@ -79,6 +79,10 @@ pub struct DiskFacts {
     pub fetched: Bytes,
     /// Weight updates of the run, each with a line in the journal.
     pub steps: u64,
+    /// Evaluations so far, as each checkpoint holds them.
+    pub evaluations: Bytes,
+    /// Their lines in the journal.
+    pub evaluation_lines: Bytes,
 }
 
 /// One line of the table.
@@ -191,7 +195,7 @@ pub fn ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: By
 pub fn host_ram(program: &Program, beside: &Beside, overheads: &Overheads, budget: Bytes) -> Footprint {
     let stacks = overheads.stack * (program.threads + beside.loader_threads) as u64;
     // Two of them pinned, in turn.
-    let staged = staging_words(&program.shape, None) + 2 * program.parts.staging + program.parts.tables;
+    let staged = staging_of(&program.spec, &program.shape, None) + 2 * program.parts.staging + program.parts.tables;
     let (batch, snapshot) = (Bytes(staged as u64 * 4), beside.snapshot(overheads));
     let worker = batch + overheads.program + overheads.data() + beside.loader + stacks + snapshot;
     let mut list = vec![
@@ -293,7 +297,7 @@ fn model_bytes(program: &Program) -> u64 {
 pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
     let weights = (program.store_words(Role::Weight) + program.store.upper_half_words()) as u64 * 4;
     let state = program.store_words(Role::Optimizer) as u64 * 4;
-    let checkpoint = Bytes(weights + state) + HEADERS;
+    let checkpoint = Bytes(weights + state) + HEADERS + facts.evaluations;
     let checkpoints = facts.keep.max(1) as u64 + u64::from(facts.best) + 2;
     let adapters = program.store.params.iter().any(|place| place.adapter);
     let model = if adapters { Bytes(weights) } else { Bytes(model_bytes(program)) };
@@ -304,7 +308,7 @@ pub fn disk(program: &Program, facts: &DiskFacts, budget: Bytes) -> Footprint {
             ("final model", model + facts.side_files + HEADERS),
             ("unpacked data", facts.unpacked),
             ("fetched data", facts.fetched),
-            ("records", RECORDS + STEP_LINE * facts.steps),
+            ("records", RECORDS + STEP_LINE * facts.steps + facts.evaluation_lines),
         ],
     )
 }

@@ -85,6 +85,8 @@ fn sixteen_bits_halve_activations_and_give_every_trained_matrix_a_copy() {
         unpacked: Bytes::ZERO,
         fetched: Bytes::ZERO,
         steps: 1,
+        evaluations: Bytes::ZERO,
+        evaluation_lines: Bytes::ZERO,
     };
     let disk = |dtype| disk(&compile(&job(dtype), &how), &facts, Bytes::gib(40));
     assert!(disk(Dtype::Bf16).peak >= disk(Dtype::F32).peak, "a checkpoint holds weights whole");

@@ -234,6 +234,8 @@ fn disk_is_counted_as_it_is_written() {
         unpacked: Bytes::ZERO,
         fetched: Bytes::ZERO,
         steps: 0,
+        evaluations: Bytes::ZERO,
+        evaluation_lines: Bytes::ZERO,
     };
     let spec = T5Spec::small();
     let unscaled = T5Spec { scale_head: false, ..spec.clone() };
@@ -245,6 +247,9 @@ fn disk_is_counted_as_it_is_written() {
     let long = DiskFacts { steps: 1_000_000, ..none };
     let records = part(spec.clone(), long, "records");
     assert_eq!(records, part(spec.clone(), none, "records") + Bytes(256_000_000));
+    let evaluated = DiskFacts { evaluations: Bytes::mib(3), evaluation_lines: Bytes::mib(5), ..none };
+    assert_eq!(part(spec.clone(), evaluated, "records"), part(spec.clone(), none, "records") + Bytes::mib(5));
+    assert_eq!(part(spec.clone(), evaluated, "checkpoints"), part(spec.clone(), none, "checkpoints") + Bytes::mib(9));
     let (one, three) = (DiskFacts { keep: 1, ..none }, DiskFacts { keep: 3, ..none });
     // Besides those kept: one that is being written, and one of an exit.
     let each = Bytes(part(spec.clone(), one, "checkpoints").0 / 3);

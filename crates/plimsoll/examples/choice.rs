@@ -110,7 +110,16 @@ fn terms(ram: Bytes, rates: Rates, pins: Pins) -> Terms<'static> {
         ram_there: ram,
         disk: Bytes::gib(1000),
         disk_there: Bytes::gib(1000),
-        disk_facts: DiskFacts { keep: 1, best: false, side_files: none, unpacked: none, fetched: none, steps: 1 },
+        disk_facts: DiskFacts {
+            keep: 1,
+            best: false,
+            side_files: none,
+            unpacked: none,
+            fetched: none,
+            steps: 1,
+            evaluations: none,
+            evaluation_lines: none,
+        },
         overheads: Overheads {
             program: Bytes::mib(12),
             tokenizer: none,

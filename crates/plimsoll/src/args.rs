@@ -767,6 +767,9 @@ pub struct JobFlags {
     /// Threads that read and tokenise
     #[arg(long, value_name = "N", help_heading = PINS)]
     pub loader_threads: Option<Count>,
+    /// Steps between cells of an LSTM that are kept, the rest being computed again; 0 keeps everything
+    #[arg(long, value_name = "N", help_heading = PINS)]
+    pub lstm_every: Option<Count>,
     /// Write checkpoints in the background, from a copy in RAM
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, help_heading = PINS)]
     pub snapshot: Option<Switch>,

@@ -140,7 +140,9 @@ impl Opened {
         let usable = Headroom::find(&Root::system())?.read()?;
         if needed > usable {
             let fact = anyhow::anyhow!("this needs {needed} of RAM, and the machine can give {usable}");
-            return Err(Fail::new(Exit::DoesNotFit, fact).hint("fewer beams or a smaller --max-new need less"));
+            let hint = "fewer beams or a smaller --max-new need less";
+            let fail = Fail::new(Exit::DoesNotFit, fact);
+            return Err(if generate.is_some() { fail.hint(hint) } else { fail });
         }
         Ok(program)
     }

@@ -4,6 +4,7 @@
 
 mod budget;
 mod data;
+mod history;
 pub mod samples;
 mod texts;
 mod trained;
@@ -20,12 +21,14 @@ use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide, with_ru
 use plimsoll_plan::device::{CudaForm, Device};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::footprint::{CardOverheads, DiskFacts, Overheads};
+use plimsoll_plan::op::LSTM_BLOCK;
 use plimsoll_plan::program::{Job, Program};
 use plimsoll_plan::series_matrix::AttentionMatrix;
-use plimsoll_plan::spec::ModelSpec;
+use plimsoll_plan::spec::{ModelSpec, SeriesSpec};
 
 use self::budget::Budgets;
 pub use self::data::{RunData, Texts, Windows};
+use self::history::History;
 pub use self::windows::{SeriesReading, loading, normalisation_of, open_series_by, open_series_files, series_input};
 use crate::args::Init;
 use crate::heap::{self, Role};
@@ -112,6 +115,9 @@ struct DataCosts {
     most_loader_threads: usize,
     /// What an evaluation holds besides.
     evaluation: Bytes,
+    /// Values and cells of a matrix that an evaluation tells, of series.
+    values: u64,
+    cells: u64,
     /// What was written to the cache to be read in parts.
     unpacked: Bytes,
     /// What is fetched from elsewhere.
@@ -186,6 +192,10 @@ pub fn prepare_and<T>(
     };
     let Opened { folder, weights, data, job, steps, costs } = opened;
     let loader = &*costs.loader;
+    let history = match data.evaluates() {
+        true => History { values: costs.values, cells: costs.cells, ..History::of(steps, settings.eval_every) },
+        false => History::default(),
+    };
     let rates = rates::rates(&root, job.threads, job.simd)?;
     heap::trim();
     // Held until everything is measured: what CUDA takes of RAM is part of the program then.
@@ -207,6 +217,8 @@ pub fn prepare_and<T>(
             unpacked,
             fetched,
             steps,
+            evaluations: history.saved(),
+            evaluation_lines: history.lines(),
         },
         overheads: Overheads {
             program: at_start.rss,
@@ -214,9 +226,10 @@ pub fn prepare_and<T>(
             rows: costs.rows,
             startup_peak: Bytes::ZERO,
             supervisor: supervisor_bytes(supervisor, &root, at_start.rss),
-            // The writer's buffer, the header of the file, and the manifest.
-            checkpoint_writer: plimsoll_recover::checkpoint::BUFFER + Bytes::kib(256),
-            evaluation: costs.evaluation,
+            // The writer's buffer, the header of the file, and the manifest. Evaluations so far are there all the time, so that they
+            // are in the line of whichever is the larger.
+            checkpoint_writer: plimsoll_recover::checkpoint::BUFFER + Bytes::kib(256) + history.ram(),
+            evaluation: costs.evaluation + history.ram(),
             stack: STACK,
             mirror: if settings.mirror.is_some() { plimsoll_mirror::MEMORY } else { Bytes::ZERO },
         },
@@ -304,8 +317,18 @@ fn pins(settings: &Settings, spec: &ModelSpec) -> Result<Pins, Fail> {
         threads: settings.says("train.threads").then_some(settings.threads),
         lean: None,
         keep_norms: None,
-        lstm_every: None,
+        lstm_every: said.lstm_every.map(|every| held_distance(every as usize, spec)).transpose()?,
     })
+}
+
+/// How far apart cells of an LSTM are kept, in the whole blocks that they are kept in; 0 where nothing is computed again.
+fn held_distance(every: usize, spec: &ModelSpec) -> Result<usize, Fail> {
+    let Some(steps) = spec.series().map(SeriesSpec::lstm_steps) else {
+        let fact = "`pin.lstm_every` (`--lstm-every`) is for models of series, and this is one of texts";
+        return Err(Fail::usage(fact));
+    };
+    let whole = every.next_multiple_of(LSTM_BLOCK);
+    Ok(if whole < steps { whole } else { 0 })
 }
 
 /// Blocks to compute again, of those that there are.
@@ -336,6 +359,8 @@ pub fn loader_hook() -> plimsoll_data::ThreadHook {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_plan::spec::T5Spec;
+
     use super::*;
 
     #[test]
@@ -344,5 +369,14 @@ mod tests {
         let refused = held_recompute(Recompute::Blocks(13), 12).unwrap_err();
         let fact = refused.fact.unwrap().to_string();
         assert_eq!(fact, "`pin.recompute` (`--recompute`) must be at most the 12 blocks of the model, found `13`");
+    }
+
+    #[test]
+    fn steps_apart_are_whole_blocks_of_a_model_that_has_steps() {
+        let flat = ModelSpec::Series(SeriesSpec::hybrid_v1(110));
+        let taken = |every: usize| held_distance(every, &flat).unwrap();
+        assert_eq!([taken(0), taken(1), taken(64), taken(65), taken(825), taken(4000)], [0, 64, 64, 128, 0, 0]);
+        let fact = held_distance(64, &ModelSpec::T5(T5Spec::small())).unwrap_err().fact.unwrap().to_string();
+        assert_eq!(fact, "`pin.lstm_every` (`--lstm-every`) is for models of series, and this is one of texts");
     }
 }

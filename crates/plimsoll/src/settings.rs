@@ -78,6 +78,8 @@ pub struct Pins {
     pub optimizer_in_backward: Option<bool>,
     /// Threads that read and tokenise.
     pub loader_threads: Option<u64>,
+    /// Steps between cells of an LSTM that are kept; 0: everything is.
+    pub lstm_every: Option<u64>,
     /// Write checkpoints in the background, from a copy.
     pub snapshot: Option<bool>,
 }
@@ -340,6 +342,7 @@ impl Settings {
             ("pin.loss_chunk", opt(self.pins.loss_chunk)),
             ("pin.optimizer_in_backward", self.pins.optimizer_in_backward.map(Value::Boolean)),
             ("pin.loader_threads", opt(self.pins.loader_threads)),
+            ("pin.lstm_every", opt(self.pins.lstm_every)),
             ("pin.snapshot", self.pins.snapshot.map(Value::Boolean)),
         ];
         all.into_iter()

@@ -95,7 +95,16 @@ fn terms() -> Terms<'static> {
         ram_there: Bytes::gib(1),
         disk: Bytes::gib(1),
         disk_there: Bytes::gib(1),
-        disk_facts: DiskFacts { keep: 1, best: false, side_files: none, unpacked: none, fetched: none, steps: 1 },
+        disk_facts: DiskFacts {
+            keep: 1,
+            best: false,
+            side_files: none,
+            unpacked: none,
+            fetched: none,
+            steps: 1,
+            evaluations: none,
+            evaluation_lines: none,
+        },
         overheads: Overheads {
             program: none,
             tokenizer: none,

@@ -26,6 +26,8 @@ pub fn terms(ram: Bytes, pins: Pins) -> Terms<'static> {
             unpacked: Bytes::ZERO,
             fetched: Bytes::ZERO,
             steps: 1000,
+            evaluations: Bytes::ZERO,
+            evaluation_lines: Bytes::ZERO,
         },
         overheads: Overheads {
             program: Bytes::mib(12),

@@ -57,6 +57,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("pin.loss_chunk", "--loss-chunk"),
     ("pin.optimizer_in_backward", "--optimizer-in-backward"),
     ("pin.loader_threads", "--loader-threads"),
+    ("pin.lstm_every", "--lstm-every"),
     ("pin.snapshot", "--snapshot"),
 ];
 

@@ -234,6 +234,8 @@ pub struct PinTable {
     pub optimizer_in_backward: Option<Spanned<bool>>,
     /// Threads that read and tokenise.
     pub loader_threads: Option<Spanned<Count>>,
+    /// Steps between cells of an LSTM that are kept.
+    pub lstm_every: Option<Spanned<Count>>,
     /// Write checkpoints in the background, from a copy.
     pub snapshot: Option<Spanned<bool>>,
 }

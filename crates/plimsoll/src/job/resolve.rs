@@ -184,6 +184,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         loss_chunk: said.count("pin.loss_chunk", 1 << 32, flags.loss_chunk, job.pin.loss_chunk)?,
         optimizer_in_backward: said.pick("pin.optimizer_in_backward", in_backward, job.pin.optimizer_in_backward),
         loader_threads: said.count("pin.loader_threads", THREADS, flags.loader_threads, job.pin.loader_threads)?,
+        lstm_every: said.steps_apart(flags, job.pin.lstm_every)?,
         snapshot: said.pick("pin.snapshot", flags.snapshot.map(|switch| switch == Switch::On), job.pin.snapshot),
     };
     said.judge_pins(&pins, effective_batch)?;
@@ -266,6 +267,17 @@ impl Resolver<'_> {
         match self.pick(key, flag, job) {
             Some(Count(0)) => Err(self.refuse(key, "must be at least 1, found `0`")),
             Some(Count(n)) if n > most => Err(self.refuse(key, format!("must be at most {most}, found `{n}`"))),
+            other => Ok(other.map(|count| count.0)),
+        }
+    }
+
+    /// Steps between cells of an LSTM that are kept; 0: everything is.
+    fn steps_apart(&mut self, flags: &JobFlags, job: Option<Spanned<Count>>) -> Result<Option<u64>, Fail> {
+        const MOST: u64 = 1 << 24;
+        match self.pick("pin.lstm_every", flags.lstm_every, job) {
+            Some(Count(n)) if n > MOST => {
+                Err(self.refuse("pin.lstm_every", format!("must be at most {MOST}, found `{n}`")))
+            }
             other => Ok(other.map(|count| count.0)),
         }
     }

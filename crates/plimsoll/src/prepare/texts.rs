@@ -135,6 +135,8 @@ pub(super) fn open(settings: &Settings, bound: &Bound, remarks: &mut Vec<String>
         loader_rate,
         most_loader_threads,
         evaluation,
+        values: 0,
+        cells: 0,
         unpacked: Bytes(opened.iter().map(|of| of.unpacked_bytes()).sum()),
         fetched: samples::fetched(&opened, settings.cache),
         side_files: side_files(&settings.model)?,

@@ -24,6 +24,7 @@ use crate::heap;
 use crate::rates::cache_folder;
 use crate::render::{self, Fail, OrFail};
 use crate::settings::{RunLength, Settings};
+use crate::worker::told_classes;
 
 /// Windows that the loader's rate is measured on, at most.
 const RATE_WINDOWS: u64 = 64;
@@ -47,8 +48,18 @@ pub(super) fn open(
     heap::trim();
     let rows = own_memory(root)?.rss_anon.saturating_sub(before).max(Bytes(held_bytes(&series)));
     remarks.push(told(&series));
-    if made_for.is_some() {
+    if let Some(made_for) = &made_for {
         remarks.push("features are normalised as those that the model was trained on".into());
+        if let (Some(until), Some(cut)) = (made_for.until, series.facts().cut)
+            && until >= cut
+        {
+            let told = |time: i64| series.facts().told(time);
+            remarks.push(format!(
+                "validation begins at {}, and the model was trained until {}: what it is judged by it may have seen",
+                told(cut),
+                told(until)
+            ));
+        }
     }
 
     let mut spec = folder.answering_spec();
@@ -121,6 +132,8 @@ pub(super) fn open(
         loader_rate,
         most_loader_threads: job.threads,
         evaluation,
+        values: facts.values as u64,
+        cells: facts.classes.map_or(0, told_classes).pow(2) as u64,
         unpacked: Bytes(if facts.held { 0 } else { facts.row_bytes }),
         fetched: Bytes::ZERO,
         side_files: Bytes(series.normalisation().to_json().len() as u64) + Bytes::kib(16),

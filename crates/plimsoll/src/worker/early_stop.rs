@@ -33,6 +33,15 @@ pub(super) fn best(evals: &[EvalResult], on: Measure) -> Option<&EvalResult> {
     known.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, eval)| eval)
 }
 
+/// Keeps the matrices of the last evaluation and of the best alone: all of them are in the journal, and a run has no longest number of them.
+pub(super) fn forget_matrices(evals: &mut [EvalResult], on: Measure) {
+    let best = best(evals, on).map(|eval| eval.step);
+    let Some((_, before)) = evals.split_last_mut() else { return };
+    for scores in before.iter_mut().filter(|eval| Some(eval.step) != best).filter_map(|eval| eval.scores.as_mut()) {
+        scores.confusion = Vec::new();
+    }
+}
+
 /// Evaluations that brought nothing, enough to end the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plateau {
@@ -129,6 +138,21 @@ mod tests {
         assert_eq!(best(&losses(&[f64::NAN]), Measure::Loss), None);
         let never = plateau(&losses(&[f64::NAN, f64::NAN]), rule(2, 0.0)).unwrap();
         assert_eq!(never.to_string(), "2 evaluations in a row without an improvement of the loss");
+    }
+
+    #[test]
+    fn matrices_are_kept_of_the_last_and_the_best() {
+        let shares = [0.5, 0.7, 0.6, 0.65];
+        let mut evals = Vec::new();
+        for (nth, share) in shares.iter().enumerate() {
+            let confusion = vec![vec![nth as u64; 2]; 2];
+            let scores = EvalScores { accuracy: Some(*share), confusion, ..EvalScores::default() };
+            evals.push(EvalResult { step: nth as u64, scores: Some(scores), ..Default::default() });
+            forget_matrices(&mut evals, Measure::Accuracy);
+        }
+        let kept = |eval: &EvalResult| !eval.scores.as_ref().unwrap().confusion.is_empty();
+        assert_eq!(evals.iter().map(kept).collect::<Vec<_>>(), [false, true, false, true]);
+        assert_eq!(evals.iter().filter_map(|eval| eval.scores.as_ref()?.accuracy).collect::<Vec<_>>(), shares);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub fn evaluate_series(
     let mut batches = heap::on_behalf(Role::Loader, begin)?;
     let (mut class_answers, mut value_answers) = (vec![0.0; each * classes], vec![0.0; each * values]);
     let facts = series.facts();
-    let mut scores = Scores::new(facts.classes, &series.normalisation().value_scales);
+    let mut scores = Scores::new(facts.classes, &series.value_scales());
     let mut loss = Loss::default();
     let mut stopped = stop();
     while !stopped {
@@ -74,10 +74,15 @@ pub fn evaluate_series(
     }))
 }
 
+/// Of so many classes, those whose matrix is told: all, or none.
+pub fn told_classes(classes: u32) -> usize {
+    if classes <= MATRIX_CLASSES { classes as usize } else { 0 }
+}
+
 /// Scores as they are told.
 fn told(score: Score, classes: Option<u32>) -> EvalScores {
     let Score { accuracy, macro_f1, confusion, mae, rmse, not_numbers, .. } = score;
-    let classes = classes.filter(|classes| *classes <= MATRIX_CLASSES).unwrap_or(0) as usize;
+    let classes = classes.map_or(0, told_classes);
     let row = |truth: usize| {
         let of = |answer: usize| confusion.as_ref().map_or(0, |confusion| confusion.count(truth, answer));
         (0..classes).map(of).collect()

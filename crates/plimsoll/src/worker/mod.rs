@@ -29,7 +29,7 @@ use crate::settings::Settings;
 
 use course::{Course, contract, course, pins_of};
 pub use evaluate::{Evaluation, evaluate};
-pub use evaluate_series::evaluate_series;
+pub use evaluate_series::{evaluate_series, told_classes};
 pub use model::save_of_checkpoint;
 use run::{Run, Start};
 

@@ -19,6 +19,7 @@ use plimsoll_recover::cause::Kind;
 use plimsoll_recover::{News, NewsWriter, StopFlag};
 use plimsoll_watch::{EvalResult, Event, Journal, Moment, Progress, SaveReason, StepView, Target};
 
+use super::early_stop;
 use super::evaluate::{self, Evaluation, evaluate};
 use super::evaluate_series::evaluate_series;
 use super::feed::Feed;
@@ -472,6 +473,7 @@ impl<'a> Run<'a> {
         let Evaluation { loss, bleu, exact, scores, seconds, .. } = found;
         self.note(&Event::Eval { step, loss, bleu, exact, scores: scores.clone(), seconds });
         self.evals.push(EvalResult { step, loss, bleu, exact, scores, seconds });
+        early_stop::forget_matrices(&mut self.evals, early_stop::measure(&self.settings));
         self.eval_due = false;
         self.sample(Moment::Eval);
         Ok(true)

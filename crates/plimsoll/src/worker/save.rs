@@ -32,9 +32,10 @@ pub(super) const WEIGHTS: &str = "weights.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 /// The evaluations so far. A file of its own: a manifest has a longest length, a run has not.
 const EVALS: &str = "evals.json";
-/// Room for the heads of files and, each, for an evaluation.
+/// Room for the heads of files and two matrices, for an evaluation, and for an error of a value in it.
 const HEADS: u64 = 1 << 20;
 const EVAL: u64 = 256;
+const ERROR: u64 = 26;
 
 /// What a checkpoint notes beside its tensors.
 #[derive(Serialize, Deserialize)]
@@ -264,7 +265,9 @@ impl Content {
 
     /// What it takes on disk.
     pub fn bytes(&self) -> Bytes {
-        self.layout.bytes + Bytes(HEADS + EVAL * self.evals.len() as u64)
+        let errors = self.evals.iter().filter_map(|eval| eval.scores.as_ref());
+        let errors: usize = errors.map(|scores| scores.mae.len() + scores.rmse.len()).sum();
+        self.layout.bytes + Bytes(HEADS + EVAL * self.evals.len() as u64 + ERROR * errors as u64)
     }
 
     /// Writes it, and removes those that are no longer kept; `waiting` are steps that the mirror still lacks.

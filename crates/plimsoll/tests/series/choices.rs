@@ -37,6 +37,32 @@ fn recompute_threads_snapshots_and_a_smaller_budget_change_no_bit() {
 }
 
 #[test]
+fn an_lstm_that_is_walked_in_stretches_changes_no_bit_and_is_taken_where_memory_is_short() {
+    // 144 steps: two whole blocks and a part.
+    let model = V2.replace("preset = \"hybrid-v2\"", "preset = \"hybrid-v2\"\npool = 1");
+    let model = model.replace("hidden = 10 }", "hidden = 32 }");
+    let workshop = Workshop::of_series();
+    let series = SERIES.replace("window = 12", "window = 48").replace("fraction = 0.2", "fraction = 0.3");
+    let course = COURSE.replace("steps = 40", "steps = 9");
+    workshop.series_job(SeriesJob { model: &model, series: &series, train: &course });
+    let held = workshop.trained("held", &["--lstm-every", "0", "--recompute", "none"]);
+    let every = |run: &str| workshop.json(&format!("{run}/plan.json"))["choices"]["lstm_every"].as_u64();
+    assert_eq!(every("held"), Some(0));
+    for (asked, taken) in [("1", 64), ("64", 64), ("100", 128), ("144", 0), ("9999", 0)] {
+        workshop.trained(asked, &["--lstm-every", asked]).must_equal(&held, asked);
+        assert_eq!(every(asked), Some(taken), "{asked}");
+    }
+    // Half way between what it takes with stretches and without: they are the only way to fit.
+    let peak = |every: &str| {
+        let flags = ["plan", "job.toml", "--json", "--recompute", "all", "--snapshot", "off", "--lstm-every", every];
+        workshop.plimsoll(&flags).must(0, &[]).json()["ram"]["peak"].as_u64().unwrap()
+    };
+    let budget = ((peak("64") + peak("0")) / 2).to_string();
+    workshop.trained("tight", &["--ram", &budget]).must_equal(&held, "a tight budget");
+    assert_eq!(every("tight"), Some(64));
+}
+
+#[test]
 fn without_batch_norm_the_micro_batch_changes_nothing_but_rounding() {
     let model = V1.replace("layout = \"channels\"", "layout = \"channels\"\nnorm = \"none\"");
     let workshop = workshop(&model);

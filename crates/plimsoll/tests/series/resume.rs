@@ -21,13 +21,19 @@ impl Lane {
     fn workshop(self) -> Workshop {
         let workshop = Workshop::of_series();
         // Evaluations at other steps than checkpoints, and at the same; no pass ends where a batch does.
-        let (model, optimizer) = match self {
-            Lane::V1 => (V1, "{ name = \"adamw\", lr = 3e-3, weight_decay = 0.01 }"),
-            Lane::V2 => (V2, "{ name = \"sgd\", lr = 1e-2, momentum = 0.9 }"),
+        let (model, optimizer, schedule) = match self {
+            Lane::V1 => {
+                (V1, "{ name = \"adamw\", lr = 3e-3, weight_decay = 0.01 }", "{ name = \"cosine\", warmup_steps = 4 }")
+            }
+            Lane::V2 => (
+                V2,
+                "{ name = \"sgd\", lr = 1e-2, momentum = 0.9 }",
+                "{ name = \"cosine-warm-restarts\", t_0 = 7, t_mult = 2, eta_min = 1e-4 }",
+            ),
         };
         let train = format!(
             "effective_batch = 64\nsteps = {STEPS}\neval_every = 5\nsave_every = 3\nkeep = 3\nclip_norm = 1.0\n\
-             schedule = {{ name = \"cosine\", warmup_steps = 4 }}\noptimizer = {optimizer}\n{PINS}"
+             schedule = {schedule}\noptimizer = {optimizer}\n{PINS}"
         );
         workshop.series_job(SeriesJob { model, series: SERIES, train: &train });
         workshop
@@ -103,6 +109,29 @@ fn a_killed_worker_and_a_killed_run_cost_only_the_steps_since_the_last_checkpoin
         let boundary = |from: &u64| from.is_multiple_of(3) || from.is_multiple_of(5);
         assert!(resumed_from(&run).iter().all(boundary), "{:?}", resumed_from(&run));
     }
+}
+
+#[test]
+fn a_run_that_ends_by_its_macro_f1_ends_where_it_would_have_however_it_was_stopped() {
+    let workshop = || {
+        let workshop = Lane::V1.workshop();
+        workshop.edit_job(&format!("steps = {STEPS}"), "steps = 4000");
+        workshop.edit_job("keep = 3", "keep = 3\nearly_stop = { patience = 4, on = \"macro_f1\" }");
+        workshop
+    };
+    let whole = workshop();
+    Trainer::train(&whole, "run").end().must(0, &["ended early, after step"]);
+    let reference = Result::of(&whole.path("run"));
+    let steps = reference.losses.len() as u64;
+    assert!((25..4000).contains(&steps), "{steps} steps are too few or too many for what is asked here");
+
+    let stopped = workshop();
+    let at = any_of(11..=steps - 6);
+    let mut trainer = Trainer::train(&stopped, "run");
+    trainer.wait_for_step(at).signal(Signal::INT);
+    trainer.end().must(4, &["stopped after step"]);
+    Trainer::resume(&stopped, "run").end().must(0, &["ended early, after step"]);
+    Result::of(&stopped.path("run")).must_equal(&reference, &format!("stopped at {at} of {steps}"));
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub fn terms(ram: Bytes) -> Terms<'static> {
             unpacked: Bytes::ZERO,
             fetched: Bytes::ZERO,
             steps: 1000,
+            evaluations: Bytes::ZERO,
+            evaluation_lines: Bytes::ZERO,
         },
         overheads: Overheads {
             program: Bytes::mib(12),
