@@ -37,6 +37,9 @@ use plimsoll_recover::ExitCode;
 /// Exit codes after which another start comes to the same end.
 const FINAL: [ExitCode; 2] = [ExitCode::BadInput, ExitCode::DoesNotFit];
 
+/// Those and the end of a run that plimsoll gave up: the same machine comes to it again, and has by then forgotten what was tried.
+const FINAL_HERE: [ExitCode; 3] = [ExitCode::Failed, ExitCode::BadInput, ExitCode::DoesNotFit];
+
 /// Starts after a failure, before somebody has to look. Plimsoll itself has then tried again many times: these are for its
 /// own death.
 const RESTARTS: u32 = 3;

@@ -127,7 +127,7 @@ fn a_file_that_is_there_is_left_alone_unless_forced() {
     assert!(refused(&output, 2).contains("is there already"));
     assert_eq!(fs_err::read_to_string(&file).unwrap(), "mine");
     done(plimsoll(dir.path(), &args).output().unwrap());
-    assert!(fs_err::read_to_string(&file).unwrap().contains("\nRestartPreventExitStatus=2 3\n"));
+    assert!(fs_err::read_to_string(&file).unwrap().contains("\nRestartPreventExitStatus=1 2 3\n"));
 }
 
 #[test]
