@@ -63,7 +63,7 @@ pub struct DeployArgs {
     /// Name of the service or job [default: of the job's folder, or of the trainer]
     #[arg(long, value_name = "NAME", help_heading = FILE)]
     pub name: Option<String>,
-    /// Container image with `plimsoll` in it [default: plimsoll:VERSION; of another trainer plimsoll-TRAINER]
+    /// Container image with `plimsoll` in it [default: plimsoll:VERSION, on cards plimsoll:VERSION-cuda; of another trainer plimsoll-TRAINER]
     #[arg(long, value_name = "IMAGE", help_heading = FILE)]
     pub image: Option<String>,
     /// Pass this variable of the environment, by name; may be given several times. Those of stores are passed where the job has their URLs
