@@ -7,6 +7,7 @@ mod folders;
 mod foreign;
 mod native;
 mod said;
+mod wants;
 
 use std::path::{Path, PathBuf};
 
