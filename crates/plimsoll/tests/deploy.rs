@@ -4,9 +4,12 @@
 #[allow(dead_code, reason = "only its cgroups are used here")]
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use plimsoll_recover::RunLock;
 use serde_json::Value;
 use support::cgroup::Cgroup;
 
@@ -285,6 +288,58 @@ fn a_foreign_run_goes_on_by_the_same_words_too() {
     let second = plimsoll(dir.path(), &args).output().unwrap();
     assert!(String::from_utf8_lossy(&second.stderr).contains("is finished"), "{second:?}");
     assert!(!done(second).contains("hello"));
+}
+
+/// Starts it while another process has its run, gives it the run as soon as it says that it waits, and hears how it ends.
+fn after_its_turn(dir: &Path, args: &[&str], meanwhile: impl FnOnce(&Path)) -> (Option<i32>, String) {
+    let run = dir.join("runs/turn");
+    fs_err::create_dir_all(&run).unwrap();
+    let lock = RunLock::take(&run, Duration::ZERO).unwrap();
+    let mut child = plimsoll(dir, args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = String::new();
+    while !said.contains("is in use by process") {
+        let line = lines.next();
+        said += &line.unwrap_or_else(|| panic!("it ended without waiting:\n{said}"));
+        said += "\n";
+    }
+    meanwhile(&run);
+    drop(lock);
+    lines.for_each(|line| said += &format!("{line}\n"));
+    (child.wait().unwrap().code(), said)
+}
+
+#[test]
+fn a_start_by_a_guard_waits_for_the_process_that_has_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = job();
+    let train = ["train", &job, "--steps", "2", "--eval-every", "0", "--out", "runs/turn", "--go-on"];
+    let (code, said) = after_its_turn(dir.path(), &train, |_| {});
+    assert!(code == Some(0) && said.contains("done: 2 steps"), "{said}");
+    // The process that was waited for has begun the run, and come to its end.
+    let done = dir.path().join("runs/done");
+    fs_err::rename(dir.path().join("runs/turn"), &done).unwrap();
+    let (code, said) = after_its_turn(dir.path(), &train, |run| {
+        for entry in fs_err::read_dir(&done).unwrap().map(Result::unwrap).filter(|entry| entry.file_name() != ".lock") {
+            fs_err::rename(entry.path(), run.join(entry.file_name())).unwrap();
+        }
+    });
+    assert!(code == Some(0) && said.contains("`runs/turn` is finished: 2 steps"), "{said}");
+    // A trainer of somebody else's, before its run began and after.
+    fs_err::remove_dir_all(dir.path().join("runs/turn")).unwrap();
+    let run = ["run", "--out", "runs/turn", "--go-on", "--trainer", "generic", "--", "sh", "-c", "exit $(cat code)"];
+    fs_err::write(dir.path().join("code"), "7").unwrap();
+    let (code, said) = after_its_turn(dir.path(), &run, |_| {});
+    assert_eq!(code, Some(1), "{said}");
+    fs_err::write(dir.path().join("code"), "0").unwrap();
+    let (code, said) = after_its_turn(dir.path(), &run, |_| {});
+    assert_eq!(code, Some(0), "{said}");
+    // Somebody who asks is not kept waiting.
+    let lock = RunLock::take(&dir.path().join("runs/turn"), Duration::ZERO).unwrap();
+    fs_err::remove_file(dir.path().join("runs/turn/summary.json")).unwrap();
+    let told = refused(&plimsoll(dir.path(), &["resume", "runs/turn"]).output().unwrap(), 2);
+    assert!(told.contains("is in use by process"), "{told}");
+    drop(lock);
 }
 
 #[test]
