@@ -19,6 +19,13 @@ pub enum Target {
     K8s,
 }
 
+impl Target {
+    /// Whether a job sees its user's home there: a container has none.
+    pub fn has_home(self) -> bool {
+        matches!(self, Target::Systemd | Target::Slurm)
+    }
+}
+
 /// Whose training it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

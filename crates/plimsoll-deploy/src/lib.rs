@@ -2,7 +2,7 @@
 //!
 //! A [`Deployment`] says what a job needs: its words, its memory with a margin, cards, shared memory, the time that a stop
 //! takes. One function a target ([`compose`], [`systemd`], [`slurm`], [`kubernetes`]) turns it into text. What is the same
-//! for all is decided once: [`limit`] and [`grace`].
+//! for all is decided once: [`limit`], [`grace`] and [`hardware`](mod@hardware).
 //!
 //! What every file keeps: the limit is the plan and a margin, without swap; a stop is SIGTERM and waits until the
 //! checkpoint is written; a restart goes on with the run; a job that cannot fit, or is wrong, is not started again and
@@ -14,6 +14,7 @@ mod compose;
 mod deployment;
 mod error;
 pub mod grace;
+pub mod hardware;
 mod kubernetes;
 pub mod limit;
 mod name;
@@ -26,6 +27,7 @@ pub use compose::compose;
 pub use deployment::{Claim, Deployment, Kind, Mount, Target, outermost};
 pub use error::DeployError;
 pub use grace::{Grace, Stop};
+pub use hardware::{Hardware, Wants, hardware};
 pub use kubernetes::kubernetes;
 pub use limit::Limit;
 pub use name::Name;
@@ -36,6 +38,9 @@ use plimsoll_recover::ExitCode;
 
 /// Exit codes after which another start comes to the same end.
 const FINAL: [ExitCode; 2] = [ExitCode::BadInput, ExitCode::DoesNotFit];
+
+/// Those and the end of a run that plimsoll gave up: the same machine comes to it again, and has by then forgotten what was tried.
+const FINAL_HERE: [ExitCode; 3] = [ExitCode::Failed, ExitCode::BadInput, ExitCode::DoesNotFit];
 
 /// Starts after a failure, before somebody has to look. Plimsoll itself has then tried again many times: these are for its
 /// own death.

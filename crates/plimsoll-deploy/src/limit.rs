@@ -32,6 +32,22 @@ impl Limit {
         Limit { planned, margin: limit.saturating_sub(planned), of: of.into() }
     }
 
+    /// The limit that a machine can hold: above what it has to give, it would never be met, and the machine would run out first.
+    pub fn within(self, most: Bytes) -> Limit {
+        let most = Bytes(most.0 / MIB * MIB);
+        if self.bytes() <= most {
+            return self;
+        }
+        let planned = most.saturating_sub(LEAST.max(Bytes(most.0 / 20)));
+        let of = format!("what the machine has to give ({} would be {})", self.of, self.planned);
+        Limit { planned, margin: most.saturating_sub(planned), of }
+    }
+
+    /// What a budget was made of: a run leaves a twentieth alone.
+    pub fn whole(budget: Bytes) -> Bytes {
+        budget.saturating_add(Bytes(budget.0 / 19))
+    }
+
     /// Both together.
     pub fn bytes(&self) -> Bytes {
         self.planned.saturating_add(self.margin)
@@ -67,6 +83,16 @@ mod tests {
             prop_assert_eq!(all, Bytes::mib(limit.mib()));
             // And not much more than that.
             prop_assert!(all.0 <= planned + planned / 18 + LEAST.0 + UNSEEN.0 + MIB);
+        }
+
+        #[test]
+        fn no_limit_is_above_what_the_machine_has_to_give(planned in 0u64..1 << 46, most in MIB..1 << 46) {
+            let (limit, over) = (Limit::over(Bytes(planned), "plan").within(Bytes(most)), Limit::over(Bytes(planned), "plan"));
+            prop_assert!(limit.bytes() <= Bytes(most) && limit.planned <= over.planned);
+            prop_assert_eq!(limit.bytes(), Bytes::mib(limit.mib()));
+            prop_assert_eq!(limit == over, over.bytes() <= Bytes(most));
+            let budget = Bytes(most - most / 20);
+            prop_assert!(Limit::whole(budget).0.abs_diff(most) <= 1);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Which variables stores want, and the last look at a file before it is written: no secret's value stands in it.
 
-use crate::DeployError;
+use crate::{DeployError, Target};
 
 /// Values that are shorter are words of a language, and found everywhere.
 const SHORTEST: usize = 8;
@@ -19,20 +19,24 @@ const S3: [&str; 8] = [
     "AWS_ALLOW_HTTP",
     "AWS_SKIP_SIGNATURE",
 ];
+/// Which of the files in a home are read, and what of them. A profile that is named and not there is refused, keys or no keys: where
+/// there is no home, the name alone would end the run.
+const S3_HOME: [&str; 3] = ["AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"];
 const GOOGLE: [&str; 2] = ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"];
 const AZURE: [&str; 3] = ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"];
 
 /// Names of the variables that reading or writing these URLs takes, each once.
-pub fn variables_for<'a>(urls: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+pub fn variables_for<'a>(target: Target, urls: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for url in urls {
-        let wanted: &[&str] = match url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("s3" | "s3a") => &S3,
-            Some("gs") => &GOOGLE,
-            Some("az" | "azure" | "abfs" | "abfss" | "adl") => &AZURE,
+        let wanted: &[&[&str]] = match url.split_once("://").map(|(scheme, _)| scheme) {
+            Some("s3" | "s3a") if target.has_home() => &[&S3, &S3_HOME],
+            Some("s3" | "s3a") => &[&S3],
+            Some("gs") => &[&GOOGLE],
+            Some("az" | "azure" | "abfs" | "abfss" | "adl") => &[&AZURE],
             _ => &[],
         };
-        names.extend(wanted.iter().map(|name| name.to_string()));
+        names.extend(wanted.iter().copied().flatten().map(|name| name.to_string()));
     }
     let mut seen = std::collections::BTreeSet::new();
     names.retain(|name| seen.insert(name.clone()));
@@ -100,9 +104,19 @@ mod tests {
 
     #[test]
     fn stores_have_their_variables_each_once() {
-        assert_eq!(variables_for(["s3://b/x", "data.jsonl", "s3://b/y"]).len(), S3.len());
-        assert_eq!(variables_for(["gs://b", "https://h/x"]), GOOGLE);
-        assert!(variables_for(["/s3/x"]).is_empty());
+        assert_eq!(variables_for(Target::Compose, ["s3://b/x", "data.jsonl", "s3://b/y"]).len(), S3.len());
+        assert_eq!(variables_for(Target::Slurm, ["gs://b", "https://h/x"]), GOOGLE);
+        assert!(variables_for(Target::Systemd, ["/s3/x"]).is_empty());
+    }
+
+    #[test]
+    fn a_profile_is_passed_where_its_files_are() {
+        for (target, passed) in
+            [(Target::Slurm, true), (Target::Systemd, true), (Target::Compose, false), (Target::K8s, false)]
+        {
+            let names = variables_for(target, ["s3://b/x"]);
+            assert_eq!(names.iter().any(|name| name == "AWS_PROFILE"), passed, "{target:?}");
+        }
     }
 
     #[test]

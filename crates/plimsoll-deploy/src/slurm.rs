@@ -1,13 +1,20 @@
 //! A Slurm batch script.
 //!
 //! Before the time is over Slurm sends USR1 to the script, which asks the run to save, and puts the job back into the queue.
-//! A cancelled job is asked in the same way and not put back; nor is one that is wrong or cannot fit.
+//! A cancelled job is asked in the same way and not put back; nor is one that is wrong or cannot fit, or whose time is all needed
+//! for the stop.
 
 use plimsoll_recover::ExitCode;
 
 use crate::quote::shell;
 use crate::{DeployError, Deployment, FINAL, RESTARTS};
 
+/// What a start needs beside the time for its stop: loading, and a few steps.
+const WORK_SECONDS: u64 = 300;
+/// How much sooner than asked for Slurm may send its signal.
+const SOONER_SECONDS: u64 = 60;
+/// What to do where the time is too short.
+const HINT: &str = "give sbatch a longer --time, or plimsoll deploy a shorter --stop-within";
 /// Variables that any program wants.
 const USUAL: [&str; 4] = ["HOME", "PATH", "USER", "LANG"];
 
@@ -37,11 +44,25 @@ pub fn slurm(deployment: &Deployment) -> Result<String, DeployError> {
         out += &format!("export {name}={}\n", shell(value));
     }
     out += &format!("cd -- {} || exit {}\n\n", shell(&d.folder), ExitCode::BadInput.code());
-    out += "run='' told='' again='' asked=''\n\
-            # Once: a second request would cut the saving short.\n\
-            ask() { woken=yes; [ -n \"$run\" ] && [ -z \"$told\" ] && told=yes && kill -TERM \"$run\"; }\n\
-            trap 'again=yes; ask' USR1\n\
-            trap 'again=; asked=yes; ask' TERM INT\n\n";
+    out += &format!(
+        "run='' told='' again='' early='' asked='' end=${{SLURM_JOB_END_TIME:-}}\n\
+         # Once: a second request would cut the saving short.\n\
+         ask() {{ woken=yes; [ -n \"$run\" ] && [ -z \"$told\" ] && told=yes && kill -TERM \"$run\"; }}\n\
+         trap 'again=yes; [ -n \"$end\" ] || [ \"$SECONDS\" -ge {early} ] || early=yes; ask' USR1\n\
+         trap 'asked=yes; ask' TERM INT\n\n",
+        early = WORK_SECONDS - SOONER_SECONDS
+    );
+    let grace = d.grace.seconds;
+    out += &format!(
+        "# The stop is asked for {grace} s before the end, and up to a minute sooner. A start that is asked at once gets nothing done, and\n\
+         # the next one would not either. Older Slurm does not tell the end; then a signal soon after the start shows it.\n\
+         if [ -n \"$end\" ] && printf -v now '%(%s)T' -1 && [ $((end - now)) -lt {least} ]; then\n  \
+           echo \"plimsoll: $((end - now)) s are left, and a stop alone may take {grace} s; {HINT}\" >&2\n  \
+           exit {wrong}\n\
+         fi\n\n",
+        least = grace + WORK_SECONDS,
+        wrong = ExitCode::BadInput.code()
+    );
     let words: Vec<String> = std::iter::once(&d.program).chain(&d.words).map(|word| shell(word)).collect();
     out += &format!("{} &\nrun=$!\n", words.join(" \\\n  "));
     out += "[ -z \"$again$asked\" ] || ask\n\
@@ -50,13 +71,18 @@ pub fn slurm(deployment: &Deployment) -> Result<String, DeployError> {
     let last = FINAL.map(|code| code.code().to_string()).join("|");
     let stopped = ExitCode::Stopped.code();
     out += &format!(
-        "case $code in\n  \
+        "# What somebody stopped stays so, however it ended.\n\
+         back() {{ [ -n \"$asked\" ] || scontrol requeue \"$SLURM_JOB_ID\"; }}\n\
+         a_few_times() {{ [ \"${{SLURM_RESTART_COUNT:-0}}\" -ge {RESTARTS} ] || back; }}\n\
+         case $code in\n  \
            # Wrong, or it cannot fit: the next start would end the same.\n  \
            {last}) ;;\n  \
-           # Saved: it goes on where it was, unless somebody stopped it.\n  \
-           {stopped}) [ -z \"$again\" ] || scontrol requeue \"$SLURM_JOB_ID\" ;;\n  \
+           # Saved: it goes on where it was. Not asked for: it gave way, or another process still had the run.\n  \
+           {stopped}) if [ -z \"$again\" ]; then a_few_times\n     \
+              elif [ -z \"$early\" ]; then back\n     \
+              else echo \"plimsoll: asked to stop $SECONDS s after the start, so it is not queued again; {HINT}\" >&2; fi ;;\n  \
            # Killed from outside.\n  \
-           129|1[3-9][0-9]) [ \"${{SLURM_RESTART_COUNT:-0}}\" -ge {RESTARTS} ] || scontrol requeue \"$SLURM_JOB_ID\" ;;\n\
+           129|1[3-9][0-9]) a_few_times ;;\n\
          esac\n\
          exit $code\n"
     );

@@ -1,13 +1,13 @@
 //! A systemd service.
 //!
-//! Exit codes are told apart: what is wrong or cannot fit is not started again, what gave way to others (4, saved) is, after
-//! a pause. The kernel's kill of a worker must not take the supervisor with it (`OOMPolicy`), and only the supervisor hears
+//! Exit codes are told apart: what is wrong, cannot fit or was given up is not started again, what gave way to others (4, saved)
+//! is, after a pause. The kernel's kill of a worker must not take the supervisor with it (`OOMPolicy`), and only the supervisor hears
 //! the stop (`KillMode`).
 
 use plimsoll_recover::ExitCode;
 
 use crate::quote::{comment, systemd as quoted};
-use crate::{DeployError, Deployment, FINAL, RESTARTS};
+use crate::{DeployError, Deployment, FINAL_HERE, RESTARTS};
 
 /// The unit file.
 pub fn systemd(deployment: &Deployment) -> Result<String, DeployError> {
@@ -41,9 +41,9 @@ pub fn systemd(deployment: &Deployment) -> Result<String, DeployError> {
     out += "# The supervisor alone is asked to stop; it sees to the others.\n";
     out += "KillMode=mixed\nKillSignal=SIGTERM\n";
     out += &format!("# {}\nTimeoutStopSec={}\n", comment(&d.grace.says), d.grace.seconds);
-    let (stopped, last) = (ExitCode::Stopped.code(), FINAL.map(|code| code.code().to_string()).join(" "));
+    let (stopped, last) = (ExitCode::Stopped.code(), FINAL_HERE.map(|code| code.code().to_string()).join(" "));
     out += &format!(
-        "# {stopped}: saved, and can go on. {last}: wrong, or cannot fit; another start would end the same.\n"
+        "# {stopped}: can go on later. {last}: given up, wrong, or cannot fit; another start would end the same. The rest is its own death.\n"
     );
     out += &format!("SuccessExitStatus={stopped}\nRestart=on-failure\nRestartForceExitStatus={stopped}\n");
     out += &format!("RestartPreventExitStatus={last}\nRestartSec=30\n");

@@ -76,7 +76,7 @@ fn a_refusal_ends_it_wherever_exit_codes_can_be_told_apart() {
     assert_eq!(fails["onExitCodes"]["values"], serde_json::json!([2, 3]));
     assert_eq!(job["spec"]["template"]["spec"]["restartPolicy"], "Never");
     let unit = render(Target::Systemd, &native()).unwrap();
-    assert!(unit.contains("\nRestartPreventExitStatus=2 3\n"), "{unit}");
+    assert!(unit.contains("\nRestartPreventExitStatus=1 2 3\n"), "{unit}");
     assert!(unit.contains("\nStartLimitBurst=3\n"), "{unit}");
 }
 

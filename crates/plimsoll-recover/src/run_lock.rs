@@ -29,6 +29,16 @@ impl RunLock {
     /// Takes the lock of the run folder `run`. Where only processes that a dead holder left behind still have it, waits
     /// up to `patience` for them to end; a holder that lives is an error at once.
     pub fn take(run: &Path, patience: Duration) -> Result<RunLock, RecoverError> {
+        RunLock::wait(run, patience, lives_elsewhere)
+    }
+
+    /// The same, but waits for a holder that lives as well: whoever starts a run again and again comes after the one before, which
+    /// may be on another machine, where its number says nothing here.
+    pub fn take_in_turn(run: &Path, patience: Duration) -> Result<RunLock, RecoverError> {
+        RunLock::wait(run, patience, |_| false)
+    }
+
+    fn wait(run: &Path, patience: Duration, in_vain: impl Fn(u32) -> bool) -> Result<RunLock, RecoverError> {
         let path = run.join(NAME);
         let mut file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
         let began = Instant::now();
@@ -38,7 +48,7 @@ impl RunLock {
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
                     let process = holder(&mut file);
-                    if process.is_some_and(lives_elsewhere) || began.elapsed() >= patience {
+                    if process.is_some_and(&in_vain) || began.elapsed() >= patience {
                         return Err(RecoverError::RunInUse { path: run.to_path_buf(), process });
                     }
                     std::thread::sleep(BETWEEN_TRIES);
@@ -103,6 +113,25 @@ mod tests {
             matches!(refused, RecoverError::RunInUse { process: Some(pid), .. } if pid == holder.id()),
             "{refused}"
         );
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+    }
+
+    #[test]
+    fn whoever_comes_in_turn_waits_for_a_holder_that_lives() {
+        let run = tempfile::tempdir().unwrap();
+        let file = fs::File::create(run.path().join(NAME)).unwrap();
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        let mut holder = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        fs::write(run.path().join(NAME), holder.id().to_string()).unwrap();
+        let refused = RunLock::take_in_turn(run.path(), Duration::ZERO).unwrap_err();
+        assert!(matches!(refused, RecoverError::RunInUse { .. }), "{refused}");
+        std::thread::scope(|scope| {
+            let turn = scope.spawn(|| RunLock::take_in_turn(run.path(), Duration::from_secs(86_400)));
+            // The holder lives on; only the lock is given back.
+            drop(file);
+            turn.join().unwrap().unwrap();
+        });
         drop(holder.stdin.take());
         holder.wait().unwrap();
     }

@@ -80,7 +80,7 @@ pub enum Verb {
     /// Copy what a run's mirror lacks to it
     Mirror(MirrorArgs),
     /// Write the file that runs a job elsewhere: compose, systemd, Slurm, Kubernetes
-    Deploy(DeployArgs),
+    Deploy(Box<DeployArgs>),
     /// Send, start, follow and fetch runs on another machine, over SSH
     Remote(RemoteArgs),
     /// The far side of `remote`

@@ -19,7 +19,7 @@ mod tree;
 pub use attempts::{guard, python_of};
 pub use charge::{CHARGE, Charge};
 pub use fit::{Fitted, fit};
-pub use forecast::{Question, forecast, longest_of};
+pub use forecast::{Question, forecast, longest_of, on_card};
 pub use logs::{gists as log_gists, list as log_files, rank_of};
 pub use ready::{Ready, now_unix_ms, own_checkpoints};
 pub use recorded::Recorded;

@@ -130,3 +130,23 @@ fn a_run_that_was_killed_ends_as_one_that_was_not() {
         }
     }
 }
+
+#[test]
+fn a_job_on_a_card_is_deployed_with_one_and_with_cudas_libraries() {
+    if no_card() {
+        return;
+    }
+    let workshop = t5();
+    for (device, on_card) in [("cuda", true), ("cpu", false)] {
+        let deploy = |target| {
+            let said = workshop.plimsoll(&["deploy", target, "job.toml", "--device", device, "--ram", "2GiB"]);
+            said.must(0, &["memory limit"]).stdout.clone()
+        };
+        let (compose, slurm, k8s) = (deploy("compose"), deploy("slurm"), deploy("k8s"));
+        let image = format!("image: \"plimsoll:{}-cuda\"\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!((compose.contains(&image), k8s.contains(&image)), (on_card, on_card), "{compose}\n{k8s}");
+        assert_eq!(compose.contains("              count: 1\n"), on_card, "{compose}");
+        assert_eq!(slurm.contains("#SBATCH --gres=gpu:1\n"), on_card, "{slurm}");
+        assert_eq!(k8s.contains("nvidia.com/gpu: 1\n"), on_card, "{k8s}");
+    }
+}

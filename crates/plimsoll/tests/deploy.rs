@@ -4,9 +4,12 @@
 #[allow(dead_code, reason = "only its cgroups are used here")]
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use plimsoll_recover::RunLock;
 use serde_json::Value;
 use support::cgroup::Cgroup;
 
@@ -39,6 +42,8 @@ fn job() -> String {
     fs_err::canonicalize(path).unwrap().to_str().unwrap().to_string()
 }
 
+/// The server of guide 000 with four cards and 44 GB: made by hand in the form of `plimsoll probe --json`, with what such a virtual machine
+/// (45056 MiB, Ubuntu 22.04, nothing running) tells of itself. Nobody has recorded one.
 fn machine() -> String {
     format!("{}/tests/machines/four-cards-44gb.json", env!("CARGO_MANIFEST_DIR"))
 }
@@ -105,6 +110,103 @@ fn a_file_names_the_job_its_flags_its_folders_and_the_run() {
     assert!(!text.contains(&format!("target: \"{}/runs\"\n        read_only", root.display())), "{text}");
 }
 
+/// The names in a JSON value, down to what lies in lists.
+fn names(value: &Value, at: &str, found: &mut Vec<String>) {
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let at = format!("{at}.{name}");
+        names(value, &at, found);
+        found.push(at);
+    }
+}
+
+#[test]
+fn the_machine_made_by_hand_has_the_form_of_a_probe() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = json(&done(plimsoll(dir.path(), &["probe", "--json"]).output().unwrap()));
+    let there = json(&fs_err::read_to_string(machine()).unwrap());
+    let of = |machine: &Value| {
+        let mut found = Vec::new();
+        names(machine, "", &mut found);
+        // Cards, cgroups and swap are not the same everywhere.
+        found.retain(|name| {
+            !["gpus.", "cgroup.", "pressure.", "swap_advice."].iter().any(|part| name[1..].starts_with(part))
+        });
+        found.sort();
+        found
+    };
+    assert_eq!(of(&there), of(&here));
+    assert_eq!(there["gpus"]["cards"].as_array().unwrap().len(), 4);
+    // 44 GB as a virtual machine has them, less what the kernel keeps of them for itself: a sixtieth or so.
+    let total = there["ram"]["total"].as_u64().unwrap();
+    assert!((45056 << 20) / 100 * 97 < total && total < 45056 << 20, "{total}");
+}
+
+/// What a trainer gets of cards and cores, as a Slurm script says it; every other file has as many cards.
+fn granted(dir: &Path, flags: &[&str], command: &[&str]) -> (u64, u64) {
+    let asked = |target: &str| {
+        let mut args = vec!["deploy", target, "--ram", "16GiB"];
+        args.extend(flags);
+        args.push("--");
+        args.extend(command);
+        done(plimsoll(dir, &args).output().unwrap())
+    };
+    let value = |text: &str, before: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.trim().strip_prefix(before)?.parse().ok())
+    };
+    let script = asked("slurm");
+    // Nothing can be said of its memory, and nothing has to be.
+    assert!(script.contains("the RAM of `--ram`"), "{script}");
+    assert!(!script.contains("--cards") && !script.contains("--cores"), "{script}");
+    let (cards, cores) = (value(&script, "#SBATCH --gres=gpu:"), value(&script, "#SBATCH --cpus-per-task="));
+    assert_eq!(value(&asked("compose"), "count: "), cards);
+    assert_eq!(value(&asked("k8s"), "nvidia.com/gpu: "), cards);
+    (cards.unwrap_or(0), cores.unwrap())
+}
+
+#[test]
+fn a_trainer_of_unknown_shape_gets_its_cards_and_cores() {
+    let dir = tempfile::tempdir().unwrap();
+    fs_err::write(dir.path().join("train.py"), "import torch\n").unwrap();
+    let machine = machine();
+    let ranks = |ranks| ["torchrun", "--nproc_per_node", ranks, "train.py"];
+    let there = ["--machine", machine.as_str()];
+    // Four cards and 32 cores are there.
+    assert_eq!(granted(dir.path(), &there, &ranks("4")), (4, 32));
+    assert_eq!(granted(dir.path(), &there, &ranks("2")), (2, 16));
+    assert_eq!(granted(dir.path(), &there, &ranks("gpu")), (4, 32));
+    assert_eq!(granted(dir.path(), &there, &["python3", "train.py"]), (1, 8));
+    assert_eq!(granted(dir.path(), &there, &["deepspeed", "train.py"]), (4, 32));
+    assert_eq!(granted(dir.path(), &there, &["python3", "train.py", "--use_cpu"]), (0, 32));
+    // What was said holds, for whatever machine.
+    assert_eq!(granted(dir.path(), &["--cards", "2", "--cores", "6"], &ranks("2")), (2, 6));
+    assert_eq!(granted(dir.path(), &["--machine", &machine, "--cards", "0"], &ranks("4")), (0, 32));
+    let refused_for = |args: &[&str]| refused(&plimsoll(dir.path(), args).output().unwrap(), 2);
+    assert!(refused_for(&["deploy", "slurm", &job(), "--cards", "2"]).contains("--cards"));
+    assert!(refused_for(&["deploy", "slurm", "--cores", "0", "--", "./train"]).contains("--cores"));
+}
+
+#[test]
+fn a_limit_is_never_above_what_the_machine_has_to_give() {
+    let dir = tempfile::tempdir().unwrap();
+    // What is expected of Piper on four cards fits 11 GiB, what it takes at most does not.
+    let mut small = json(&fs_err::read_to_string(machine()).unwrap());
+    let usable = 11u64 << 30;
+    small["usable"] = usable.into();
+    fs_err::write(dir.path().join("small.json"), small.to_string()).unwrap();
+    let args = ["deploy", "compose", "--json", "--profile", "immers-4gpu", "--machine"];
+    let limit = |machine: &str| {
+        let said = json(&done(plimsoll(dir.path(), &[&args[..], &[machine]].concat()).output().unwrap()));
+        let memory = &said["deployment"]["memory"];
+        let limit = memory["planned"].as_u64().unwrap() + memory["margin"].as_u64().unwrap();
+        assert!(said["file"].as_str().unwrap().contains(&format!("mem_limit: {}m\n", limit >> 20)), "{said}");
+        limit
+    };
+    let at_most = limit(&machine());
+    assert!(at_most > usable, "{at_most}");
+    let held = limit("small.json");
+    assert!(held <= usable && held > usable - (1 << 20), "{held}");
+}
+
 #[test]
 fn a_job_that_cannot_fit_is_refused_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +229,7 @@ fn a_file_that_is_there_is_left_alone_unless_forced() {
     assert!(refused(&output, 2).contains("is there already"));
     assert_eq!(fs_err::read_to_string(&file).unwrap(), "mine");
     done(plimsoll(dir.path(), &args).output().unwrap());
-    assert!(fs_err::read_to_string(&file).unwrap().contains("\nRestartPreventExitStatus=2 3\n"));
+    assert!(fs_err::read_to_string(&file).unwrap().contains("\nRestartPreventExitStatus=1 2 3\n"));
 }
 
 #[test]
@@ -188,6 +290,58 @@ fn a_foreign_run_goes_on_by_the_same_words_too() {
     assert!(!done(second).contains("hello"));
 }
 
+/// Starts it while another process has its run, gives it the run as soon as it says that it waits, and hears how it ends.
+fn after_its_turn(dir: &Path, args: &[&str], meanwhile: impl FnOnce(&Path)) -> (Option<i32>, String) {
+    let run = dir.join("runs/turn");
+    fs_err::create_dir_all(&run).unwrap();
+    let lock = RunLock::take(&run, Duration::ZERO).unwrap();
+    let mut child = plimsoll(dir, args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = String::new();
+    while !said.contains("is in use by process") {
+        let line = lines.next();
+        said += &line.unwrap_or_else(|| panic!("it ended without waiting:\n{said}"));
+        said += "\n";
+    }
+    meanwhile(&run);
+    drop(lock);
+    lines.for_each(|line| said += &format!("{line}\n"));
+    (child.wait().unwrap().code(), said)
+}
+
+#[test]
+fn a_start_by_a_guard_waits_for_the_process_that_has_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = job();
+    let train = ["train", &job, "--steps", "2", "--eval-every", "0", "--out", "runs/turn", "--go-on"];
+    let (code, said) = after_its_turn(dir.path(), &train, |_| {});
+    assert!(code == Some(0) && said.contains("done: 2 steps"), "{said}");
+    // The process that was waited for has begun the run, and come to its end.
+    let done = dir.path().join("runs/done");
+    fs_err::rename(dir.path().join("runs/turn"), &done).unwrap();
+    let (code, said) = after_its_turn(dir.path(), &train, |run| {
+        for entry in fs_err::read_dir(&done).unwrap().map(Result::unwrap).filter(|entry| entry.file_name() != ".lock") {
+            fs_err::rename(entry.path(), run.join(entry.file_name())).unwrap();
+        }
+    });
+    assert!(code == Some(0) && said.contains("`runs/turn` is finished: 2 steps"), "{said}");
+    // A trainer of somebody else's, before its run began and after.
+    fs_err::remove_dir_all(dir.path().join("runs/turn")).unwrap();
+    let run = ["run", "--out", "runs/turn", "--go-on", "--trainer", "generic", "--", "sh", "-c", "exit $(cat code)"];
+    fs_err::write(dir.path().join("code"), "7").unwrap();
+    let (code, said) = after_its_turn(dir.path(), &run, |_| {});
+    assert_eq!(code, Some(1), "{said}");
+    fs_err::write(dir.path().join("code"), "0").unwrap();
+    let (code, said) = after_its_turn(dir.path(), &run, |_| {});
+    assert_eq!(code, Some(0), "{said}");
+    // Somebody who asks is not kept waiting.
+    let lock = RunLock::take(&dir.path().join("runs/turn"), Duration::ZERO).unwrap();
+    fs_err::remove_file(dir.path().join("runs/turn/summary.json")).unwrap();
+    let told = refused(&plimsoll(dir.path(), &["resume", "runs/turn"]).output().unwrap(), 2);
+    assert!(told.contains("is in use by process"), "{told}");
+    drop(lock);
+}
+
 #[test]
 fn four_cards_and_44_gb_show_the_guides_table_beside_the_computed_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,7 +377,7 @@ fn four_cards_and_44_gb_show_the_guides_table_beside_the_computed_one() {
 #[test]
 fn a_guides_profile_gives_the_compose_file_that_the_guide_meant() {
     let dir = tempfile::tempdir().unwrap();
-    for (profile, cards, batch) in [("immers-1gpu", 1, 24), ("immers-4gpu", 4, 16)] {
+    for (profile, cards, batch, gigabytes) in [("immers-1gpu", 1, 24, 32), ("immers-4gpu", 4, 16, 44)] {
         let text = done(plimsoll(dir.path(), &["deploy", "compose", "--profile", profile]).output().unwrap());
         let value = |flag: &str| -> Vec<&str> {
             let lines: Vec<&str> = text.lines().collect();
@@ -240,6 +394,19 @@ fn a_guides_profile_gives_the_compose_file_that_the_guide_meant() {
         let devices = value("--trainer.devices");
         assert!(devices == [cards.to_string().as_str()] || (cards == 1 && devices.is_empty()), "{devices:?}\n{text}");
         assert!(text.contains(&format!("              count: {cards}\n")), "{text}");
+        // What it takes is below the limit, and the limit below what the server has: a limit above that would never be met.
+        let args = ["plan", "--profile", profile, "--trainer", "piper", "--json"];
+        let plan = json(&done(plimsoll(dir.path(), &args).output().unwrap()));
+        let expected = plan["ram"]["table"]["expected"].as_u64().unwrap();
+        let safe = plan["ram"]["table"]["safe"].as_u64().unwrap();
+        let limits = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_suffix('m'));
+            line?.parse::<u64>().ok().map(|mib| mib << 20)
+        };
+        let limit = limits("mem_limit: ").unwrap();
+        assert_eq!(limits("memswap_limit: "), Some(limit));
+        assert!(expected <= safe && safe + (64 << 20) < limit, "{safe} {limit}");
+        assert!(limit < safe + safe / 10 + (512 << 20) && limit < gigabytes * 1_000_000_000, "{limit}");
         assert!(text.contains("stop_grace_period: 130s") && text.contains("shm_size: "), "{text}");
         assert!(!text.contains("accumulate"), "{text}");
         assert!(text.contains("# C-000-8: the guide says"), "{text}");

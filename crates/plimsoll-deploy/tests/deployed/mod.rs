@@ -80,15 +80,20 @@ pub fn odd() -> Deployment {
     }
 }
 
-/// A program that is here, of some with the words that make them tell their version; the reason where none is.
-pub fn tool(candidates: &[(&[&str], &str)]) -> Result<Vec<String>, String> {
-    for (words, version) in candidates {
+/// Those programs that are here, of some with the words that make them tell their version; the reason where none is.
+pub fn tools(candidates: &[(&[&str], &str)]) -> Result<Vec<Vec<String>>, String> {
+    let is_here = |(words, version): &&(&[&str], &str)| {
         let asked = Command::new(words[0]).args(&words[1..]).args(version.split(' ')).output();
-        if asked.is_ok_and(|output| output.status.success()) {
-            return Ok(words.iter().map(|word| word.to_string()).collect());
-        }
-    }
-    Err(format!("none of {candidates:?} is here"))
+        asked.is_ok_and(|output| output.status.success())
+    };
+    let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+    let found: Vec<Vec<String>> = candidates.iter().filter(is_here).map(|(said, _)| words(said)).collect();
+    if found.is_empty() { Err(format!("none of {candidates:?} is here")) } else { Ok(found) }
+}
+
+/// The first of them.
+pub fn tool(candidates: &[(&[&str], &str)]) -> Result<Vec<String>, String> {
+    tools(candidates).map(|mut found| found.swap_remove(0))
 }
 
 /// Says that a test could not look.

@@ -63,7 +63,7 @@ pub struct DeployArgs {
     /// Name of the service or job [default: of the job's folder, or of the trainer]
     #[arg(long, value_name = "NAME", help_heading = FILE)]
     pub name: Option<String>,
-    /// Container image with `plimsoll` in it [default: plimsoll:VERSION; of another trainer plimsoll-TRAINER]
+    /// Container image with `plimsoll` in it [default: plimsoll:VERSION, on cards plimsoll:VERSION-cuda; of another trainer plimsoll-TRAINER]
     #[arg(long, value_name = "IMAGE", help_heading = FILE)]
     pub image: Option<String>,
     /// Pass this variable of the environment, by name; may be given several times. Those of stores are passed where the job has their URLs
@@ -116,6 +116,12 @@ pub struct ForeignFlags {
     /// Plan for the machine in this file, which `plimsoll probe --json` wrote there
     #[arg(long, value_name = "FILE", help_heading = FOREIGN, conflicts_with = "job")]
     pub machine: Option<PathBuf>,
+    /// Cards that it gets [default: one a rank, where it computes on cards]
+    #[arg(long, value_name = "N", help_heading = FOREIGN, conflicts_with = "job")]
+    pub cards: Option<u64>,
+    /// Cores that it gets [default: of its ranks and loader processes; of the machine, where those are not known]
+    #[arg(long, value_name = "N", help_heading = FOREIGN, conflicts_with = "job", value_parser = clap::value_parser!(u64).range(1..))]
+    pub cores: Option<u64>,
     /// Settings of a guide's profile; `guide` is the one for the machine. Without a command, the guide's own with data in /data
     #[arg(long, value_name = "NAME", help_heading = FOREIGN, conflicts_with = "job")]
     pub profile: Option<String>,

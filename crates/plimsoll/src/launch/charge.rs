@@ -43,6 +43,9 @@ pub struct Charge {
     pub vram: Option<Bytes>,
     /// For another machine than this one: whether it has cards.
     pub elsewhere: Option<bool>,
+    /// Whether it computes on a card, where that was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_card: Option<bool>,
     /// A description of the model.
     pub shape: Option<PathBuf>,
     /// The length of its samples, where the user says it.

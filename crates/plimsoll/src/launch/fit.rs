@@ -8,7 +8,7 @@ use plimsoll_launch::ladder::{self, Bottom, Shortage, Stand};
 use plimsoll_machine::Bytes;
 
 use super::charge::Charge;
-use super::forecast::{Forecast, Question, forecast, longest_of, room};
+use super::forecast::{Forecast, Question, forecast, longest_of, on_card, room};
 use super::ready::Ready;
 use crate::render::Fail;
 
@@ -65,7 +65,7 @@ pub fn fit(charge: &Charge, may_step: bool) -> Result<Fitted, Fail> {
             shape: charge.shape.as_deref(),
             length: charge.length,
             resume: false,
-            on_card: charge.elsewhere.or(charge.vram.is_some().then_some(true)),
+            on_card: Some(on_card(&ready.command, charge)),
             elsewhere: charge.elsewhere.is_some(),
         })?;
         let tables = match found {

@@ -10,6 +10,7 @@ use plimsoll_launch::{Command, Knob, Settings};
 use plimsoll_machine::{Bytes, Cards, Headroom, Root, Sighting};
 use serde::Serialize;
 
+use super::charge::Charge;
 use crate::render::{Fail, OrFail};
 
 /// An estimate.
@@ -164,6 +165,15 @@ fn shape_of(command: &Command, folder: &Path, said: Option<&Path>) -> Result<Opt
         }
     }
     Ok(None)
+}
+
+/// Whether a command computes on a card: as was said, else as its words have it and the machine that it is for.
+pub fn on_card(command: &Command, charge: &Charge) -> bool {
+    match (charge.on_card, charge.elsewhere) {
+        (Some(said), _) => said,
+        (None, Some(there)) => there && !command.leaves_cards_alone(),
+        (None, None) => charge.vram.is_some() || device(command) == Device::Cuda,
+    }
 }
 
 /// Where it computes: on a card where there is one and nothing says otherwise.

@@ -19,6 +19,8 @@ pub struct Recorded {
     pub usable: Bytes,
     /// What is free of each card.
     pub cards: Vec<Bytes>,
+    /// Cores that a run could use, where the file has them.
+    pub cores: Option<u64>,
 }
 
 impl Recorded {
@@ -46,12 +48,23 @@ impl Recorded {
 struct File {
     usable: Bytes,
     ram: Ram,
+    cpu: Option<Cpu>,
     gpus: Seen<Gpus>,
 }
 
 #[derive(Deserialize)]
 struct Ram {
     total: Bytes,
+}
+
+#[derive(Deserialize)]
+struct Cpu {
+    cores: Cores,
+}
+
+#[derive(Deserialize)]
+struct Cores {
+    usable: u64,
 }
 
 #[derive(Deserialize)]
@@ -96,7 +109,8 @@ fn of(text: &str) -> Result<Recorded, String> {
             }
         }
     }
-    Ok(Recorded { ram: file.ram.total, usable: file.usable, cards })
+    let cores = file.cpu.map(|cpu| cpu.cores.usable);
+    Ok(Recorded { ram: file.ram.total, usable: file.usable, cards, cores })
 }
 
 #[cfg(test)]
@@ -108,6 +122,7 @@ mod tests {
         let here = plimsoll_machine::probe(&plimsoll_machine::Root::system(), Path::new(".")).unwrap();
         let read = of(&serde_json::to_string(&here).unwrap()).unwrap();
         assert_eq!((read.ram, read.usable), (here.ram.total, here.usable));
+        assert_eq!(read.cores, Some(here.cpu.cores.usable as u64));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod folders;
 mod foreign;
 mod native;
 mod said;
+mod wants;
 
 use std::path::{Path, PathBuf};
 
@@ -96,7 +97,7 @@ fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Dep
     let run = args.out.clone().unwrap_or_else(|| Path::new("runs").join(name.as_str()));
     let run = folder.join(run);
     let above = run.parent().unwrap_or(Path::new("/")).to_path_buf();
-    let in_container = matches!(target, Target::Compose | Target::K8s);
+    let in_container = !target.has_home();
     let mut notes = notes;
     if kind == Kind::Foreign && in_container {
         notes.push("The image needs the trainer and plimsoll in it; see docs/deploy.md.".to_string());
@@ -108,7 +109,7 @@ fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Dep
         words.push("--".to_string());
         words.extend(command);
     }
-    let mut variables = secret::variables_for(urls.iter().map(String::as_str));
+    let mut variables = secret::variables_for(target, urls.iter().map(String::as_str));
     for said in &args.env {
         let name = secret::variable(said).or_usage()?;
         if !variables.contains(&name) {

@@ -25,4 +25,5 @@ pub mod remote_agent;
 pub mod run;
 pub mod train;
 pub mod transfer;
+pub mod turn;
 pub mod watch;

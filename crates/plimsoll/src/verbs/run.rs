@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use plimsoll_launch::ladder::Allow;
 use plimsoll_launch::{Knob, LaunchError, Settings, Value};
@@ -14,9 +13,7 @@ use crate::args::RunArgs;
 use crate::job::run_folder;
 use crate::launch::{CHARGE, Charge, Ready, fit, guard, now_unix_ms};
 use crate::render::{self, Exit, Fail, OrFail};
-
-/// How long a resume waits for a trainer that still ends.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::verbs::turn::{Start, take};
 
 /// What is read of a journal's end.
 const TAIL: Bytes = Bytes::mib(4);
@@ -24,7 +21,7 @@ const TAIL: Bytes = Bytes::mib(4);
 /// Starts a new run.
 pub fn run(args: &RunArgs) -> Result<(), Fail> {
     if let Some(run) = args.out.as_deref().filter(|out| args.go_on && out.join(CHARGE).exists()) {
-        return resume(run);
+        return resume(run, Start::Guarded);
     }
     let charge = charge(args)?;
     let command = charge.command()?;
@@ -34,7 +31,11 @@ pub fn run(args: &RunArgs) -> Result<(), Fail> {
     let events = Events::install()?;
     let fresh = run_folder::make(args.out.as_deref(), &command.trainer.name)?;
     let folder = fresh.folder();
-    let lock = RunLock::take(folder, PATIENCE).or_usage()?;
+    let lock = take(folder, Start::of(args.go_on))?;
+    // Whoever had it before may have begun the run.
+    if args.go_on && folder.join(CHARGE).exists() {
+        return resume_in(folder, &lock, events);
+    }
     run_folder::is_unused(folder)?;
     charge.write(folder)?;
     let mut journal = Journal::create(&folder.join("journal.jsonl"))?;
@@ -55,15 +56,32 @@ pub fn run(args: &RunArgs) -> Result<(), Fail> {
 }
 
 /// Goes on with a run of a foreign trainer.
-pub fn resume(folder: &Path) -> Result<(), Fail> {
-    let charge = Charge::of_run(folder)?;
-    if folder.join("summary.json").exists() {
-        render::talk(format!("`{}` is finished; nothing is left to do", folder.display()));
+pub fn resume(folder: &Path, start: Start) -> Result<(), Fail> {
+    drop(Charge::of_run(folder)?);
+    if is_finished(folder) {
         return Ok(());
     }
-    let lock = RunLock::take(folder, PATIENCE).or_usage()?;
+    let lock = take(folder, start)?;
+    resume_in(folder, &lock, Events::install()?)
+}
+
+/// Goes on in a folder that is ours now.
+fn resume_in(folder: &Path, lock: &RunLock, events: Events) -> Result<(), Fail> {
+    let charge = Charge::of_run(folder)?;
+    // The process that was waited for may have come to the end.
+    if is_finished(folder) {
+        return Ok(());
+    }
     let over = last_settings(folder, &charge);
-    guard(folder, charge, over, true, &lock, Events::install()?)
+    guard(folder, charge, over, true, lock, events)
+}
+
+fn is_finished(folder: &Path) -> bool {
+    let finished = folder.join("summary.json").exists();
+    if finished {
+        render::talk(format!("`{}` is finished; nothing is left to do", folder.display()));
+    }
+    finished
 }
 
 /// The settings that a run had when it was last started, over the command's own.

@@ -1,9 +1,8 @@
 //! `plimsoll train` and `plimsoll resume`: the supervisor's side. The work is done by a process of its own.
 
 use std::path::Path;
-use std::time::Duration;
 
-use plimsoll_recover::{Events, RecoverError, RunLock};
+use plimsoll_recover::{Events, RunLock};
 use plimsoll_watch::Summary;
 
 use crate::args::{ResumeArgs, TrainArgs};
@@ -13,15 +12,13 @@ use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::Settings;
 use crate::verbs::fetch;
-
-/// How long `resume` waits for a worker that is still saving.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::verbs::turn::{Start, take};
 
 /// Starts a new run.
 pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     if let Some(run) = args.out.as_deref().filter(|out| args.go_on && run_folder::has_begun(out)) {
         let (run, out, model, data, eval) = (run.to_path_buf(), None, None, Vec::new(), None);
-        return resume(&ResumeArgs { run, out, model, data, eval });
+        return go_on(&ResumeArgs { run, out, model, data, eval }, Start::Guarded);
     }
     let settings = Settings::resolve(&args.job)?;
     if args.plan_only {
@@ -39,7 +36,11 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
     let fresh = run_folder::make(args.out.as_deref(), &settings.run_name())?;
     let folder = fresh.folder();
     // Two may have found the same folder empty. Whoever does not get it, or gets it used, leaves it alone.
-    let lock = take(folder)?;
+    let lock = take(folder, Start::of(args.go_on))?;
+    // Whoever had it before may have begun the run.
+    if args.go_on && run_folder::has_begun(folder) {
+        return go_on_in(folder, &lock, events);
+    }
     run_folder::is_unused(folder)?;
     settings.write_run(folder)?;
     let charge = Charge::of(&settings);
@@ -55,6 +56,10 @@ pub fn train(args: &TrainArgs) -> Result<(), Fail> {
 
 /// Goes on with a run; one that is finished is said to be so and left alone.
 pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
+    go_on(args, Start::Asked)
+}
+
+fn go_on(args: &ResumeArgs, start: Start) -> Result<(), Fail> {
     let fetched;
     let folder = if fetch::is_url(&args.run) {
         fetched = fetch::fetch(args)?;
@@ -68,7 +73,7 @@ pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
         return Err(Fail::usage(format!("`{}` {fact}; expected a run folder", folder.display())));
     }
     if folder.join(crate::launch::CHARGE).exists() {
-        return crate::verbs::run::resume(folder);
+        return crate::verbs::run::resume(folder, start);
     }
     // A run that was stopped while it was being planned has its job and its lock, and nothing else yet.
     if !run_folder::holds_run(folder) && !folder.join(".lock").exists() {
@@ -80,19 +85,34 @@ pub fn resume(args: &ResumeArgs) -> Result<(), Fail> {
             false => Fail::usage(fact),
         });
     }
-    let charge = Charge::of(&Settings::from_run(folder)?);
+    drop(Settings::from_run(folder)?);
     if let Some(summary) = finished(folder)? {
-        render::talk(format!(
-            "`{}` is finished: {} steps, loss {:.4}; nothing is left to do",
-            folder.display(),
-            summary.steps,
-            summary.final_loss
-        ));
-        render::talk(format!("model: {}", folder.join("model").display()));
+        tell_finished(folder, &summary);
         return Ok(());
     }
-    let lock = take(folder)?;
-    guard(folder, charge, &lock, Events::install()?)
+    let lock = take(folder, start)?;
+    go_on_in(folder, &lock, Events::install()?)
+}
+
+/// Goes on in a folder that is ours now.
+fn go_on_in(folder: &Path, lock: &RunLock, events: Events) -> Result<(), Fail> {
+    let charge = Charge::of(&Settings::from_run(folder)?);
+    // The process that was waited for may have come to the end.
+    if let Some(summary) = finished(folder)? {
+        tell_finished(folder, &summary);
+        return Ok(());
+    }
+    guard(folder, charge, lock, events)
+}
+
+fn tell_finished(folder: &Path, summary: &Summary) {
+    render::talk(format!(
+        "`{}` is finished: {} steps, loss {:.4}; nothing is left to do",
+        folder.display(),
+        summary.steps,
+        summary.final_loss
+    ));
+    render::talk(format!("model: {}", folder.join("model").display()));
 }
 
 /// Refuses what makes sense only with a URL.
@@ -121,13 +141,4 @@ fn finished(folder: &Path) -> Result<Option<Summary>, Fail> {
     }
     let read = Summary::from_json(&fs_err::read_to_string(&path).or_usage()?).or_usage();
     read.map(Some).map_err(|fail| fail.context(format!("cannot read `{}`", path.display())))
-}
-
-/// The right to train in `folder`.
-fn take(folder: &Path) -> Result<RunLock, Fail> {
-    RunLock::take(folder, PATIENCE).map_err(|error| {
-        let in_use = matches!(error, RecoverError::RunInUse { .. });
-        let fail = Fail::new(Exit::BadInput, error);
-        if in_use { fail.hint("one process trains a run; wait for it to end, or stop it") } else { fail }
-    })
 }

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use plimsoll_deploy::{Grace, Kind, Limit, Stop};
+use plimsoll_deploy::{Grace, Hardware, Kind, Limit, Stop, hardware};
 use plimsoll_launch::guide::Correction;
 use plimsoll_launch::{Knob, Settings};
 use plimsoll_machine::Bytes;
 
 use super::said::Said;
+use super::wants::wants;
 use super::{Planned, folders};
 use crate::args::{DeployArgs, ForeignFlags, JobFlags};
 use crate::launch::{Charge, Fitted, Ready, Recorded, fit};
@@ -23,6 +24,8 @@ const SHM: Bytes = Bytes::gib(1);
 
 /// Flags of a job that a foreign trainer has too.
 const SHARED: [&str; 3] = ["ram", "vram", "stop-within"];
+/// Flags of a trainer that are not for `plimsoll run`: they are in the file, or in the command.
+const WRITTEN: [&str; 5] = ["set", "machine", "profile", "cards", "cores"];
 
 /// Plans the command.
 pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
@@ -59,19 +62,18 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
     }
     notes.extend(fitted.steps.iter().map(|step| format!("One step down to make it fit: {step}.")));
     let ready = Ready::new(Path::new("."), &charge, &fitted.over, None)?;
-    let memory = memory(&fitted, args.job.ram)?;
+    let memory = memory(&fitted, args.job.ram, machine.as_ref())?;
     let (command, set) = baked(&charge, &ready, &fitted);
     let mut words = vec!["run".to_string()];
-    words.extend(said.flags::<ForeignFlags>(|name| !["set", "machine", "profile"].contains(&name))?);
+    words.extend(said.flags::<ForeignFlags>(|name| !WRITTEN.contains(&name))?);
     words.extend(said.flags::<JobFlags>(|name| SHARED.contains(&name))?);
     words.extend(set.iter().map(|(knob, value)| format!("--set={knob}={value}")));
     let mut mounts = Vec::new();
     folders::written(&charge.folder, &mut mounts)?;
     folders::named(&command, &mut mounts)?;
     charge.shape.iter().chain(&charge.trainer_files).try_for_each(|path| folders::read(path, &mut mounts))?;
-    let count = |knob| ready.count(knob).unwrap_or(1);
-    let (ranks, workers) = (count(Knob::Processes).max(1), ready.count(Knob::Workers).unwrap_or(0));
-    let on_card = fitted.forecast.as_ref().is_ok_and(|forecast| forecast.card.is_some());
+    let Hardware { cards, cores, ranks } = hardware(wants(flags, &charge, &ready, machine.as_ref(), profile));
+    let workers = ready.count(Knob::Workers).unwrap_or(0);
     let within = ready.command.layers().map(|layer| layer.stop.within_seconds).max().unwrap_or(30);
     Ok(Planned {
         kind: Kind::Foreign,
@@ -81,8 +83,8 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
         image: format!("plimsoll-{}", ready.command.trainer.name),
         memory,
         shm: (workers > 0 || ranks > 1).then(|| shm(&fitted)),
-        cards: if on_card { ranks } else { 0 },
-        cores: ranks * (workers + 1),
+        cards,
+        cores,
         saves: ready.command.layers().any(|layer| layer.stop.saves),
         grace: Grace::of(Stop::Within { seconds: charge.stop_within.unwrap_or(within) }),
         urls: urls_in(&command),
@@ -103,6 +105,7 @@ fn charge_of_args(args: &DeployArgs) -> Result<Charge, Fail> {
         ram: args.job.ram,
         vram: args.job.vram,
         length: flags.length,
+        on_card: flags.cards.map(|cards| cards > 0),
         shape: flags.shape.as_deref().map(|path| fs_err::canonicalize(path).or_usage()).transpose()?,
         as_is: flags.as_is,
         stop_within: args.job.stop_within.map(|count| count.0),
@@ -120,16 +123,19 @@ fn urls_in(words: &[String]) -> Vec<String> {
     words.iter().map(value).filter(|word| word.contains("://")).collect()
 }
 
-/// RAM: what the trainer takes at most, and what we take.
-fn memory(fitted: &Fitted, asked: Option<Bytes>) -> Result<Limit, Fail> {
-    match (&fitted.forecast, asked) {
-        (Ok(forecast), _) => Ok(Limit::over(forecast.host.safe + OWN, "the estimate's safe RAM, with plimsoll's own")),
-        (Err(_), Some(asked)) => Ok(Limit::over(asked, "the RAM of `--ram`")),
+/// RAM: what the trainer takes at most, and what we take; as far as it was asked for and the machine has it.
+fn memory(fitted: &Fitted, asked: Option<Bytes>, machine: Option<&Recorded>) -> Result<Limit, Fail> {
+    let limit = match (&fitted.forecast, asked) {
+        (Ok(forecast), _) => Limit::over(forecast.host.safe + OWN, "the estimate's safe RAM, with plimsoll's own"),
+        (Err(_), Some(asked)) => Limit::over(asked, "the RAM of `--ram`"),
         (Err(why), None) => {
             let fail = Fail::usage(format!("how much RAM it takes is not known: {why}"));
-            Err(fail.hint("or say what it may take: `--ram SIZE`"))
+            return Err(fail.hint("or say what it may take: `--ram SIZE`"));
         }
-    }
+    };
+    let asked = asked.map(|asked| Limit::over(asked + OWN, "").bytes());
+    let there = asked.or(fitted.ram.map(Limit::whole)).into_iter().chain(machine.map(|machine| machine.usable)).min();
+    Ok(there.map_or(limit.clone(), |there| limit.within(there)))
 }
 
 /// What loader processes and ranks hand to each other through memory.

@@ -62,6 +62,7 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
             mirrored: settings.mirror.as_ref().map(|mirror| mirror.rate),
         },
     });
+    let cards = u64::from(settings.card.is_some() && !plan.vram.parts.is_empty());
     Ok(Planned {
         kind: Kind::Native,
         name: settings.run_name(),
@@ -69,10 +70,10 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
         words,
         command: Vec::new(),
         folder: here,
-        image: format!("plimsoll:{}", env!("CARGO_PKG_VERSION")),
+        image: image(cards),
         memory: Limit::over(plan.ram.peak, "the plan's RAM"),
         shm: None,
-        cards: u64::from(settings.card.is_some() && !plan.vram.parts.is_empty()),
+        cards,
         cores: (plan.threads + plan.choices.loader_threads) as u64,
         grace,
         saves: true,
@@ -81,8 +82,24 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
     })
 }
 
+/// The image of docs/deploy.md; steps on cards need the one with CUDA's libraries.
+fn image(cards: u64) -> String {
+    let base = if cards > 0 { "-cuda" } else { "" };
+    format!("plimsoll:{}{base}", env!("CARGO_PKG_VERSION"))
+}
+
 /// One checkpoint, at most: the plan's line is of those that are kept, and of one that is being written.
 fn checkpoint(plan: &Plan, keep: u64) -> Bytes {
     let all = plan.disk.parts.iter().find(|part| part.name == "checkpoints").map_or(Bytes::ZERO, |part| part.bytes);
     Bytes(all.0 / (keep.max(1) + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_job_on_a_card_gets_the_image_with_cudas_libraries() {
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(super::image(0), format!("plimsoll:{version}"));
+        assert_eq!(super::image(1), format!("plimsoll:{version}-cuda"));
+    }
 }
