@@ -62,7 +62,7 @@ fn clean(text: &str) -> Vec<(usize, usize)> {
 }
 
 /// The range of a line `start-end perms offset device inode path`, where it is a file's and cannot be written to.
-fn range(line: &str) -> Option<(usize, usize)> {
+pub(crate) fn range(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let perms = fields.next()?;
