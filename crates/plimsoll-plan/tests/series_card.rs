@@ -86,3 +86,17 @@ fn a_batch_norm_keeps_its_micro_batch_whole_on_a_card_too() {
     let split = plan(free, 1024, None, Dtype::F32, least);
     assert!(split.verdict == Verdict::Fits && split.micro_batch < 1024, "{split}");
 }
+
+#[test]
+fn the_host_holds_the_loaders_windows_and_two_copies_on_their_way() {
+    let spec = SeriesSpec::hybrid_v2(112);
+    for batch in [32usize, 256] {
+        let plan = plan(spec.clone(), batch, None, Dtype::F32, Bytes::gib(12));
+        let found = plan.ram.parts.iter().find(|part| part.name == "batch").expect("a line for it").bytes;
+        let windows = (4 * batch * spec.window * spec.features) as u64;
+        assert!(
+            found.0 >= 3 * windows && found.0 < 3 * windows + (1 << 20),
+            "{found} for {batch} windows of {windows}"
+        );
+    }
+}

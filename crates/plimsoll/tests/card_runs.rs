@@ -106,29 +106,38 @@ fn a_run_over_series_learns_what_it_learns_on_the_cpu() {
     }
 }
 
-#[test]
-fn a_run_that_was_killed_ends_as_one_that_was_not() {
+/// Runs of a job in each form: one whole, one killed on its way.
+fn killed_and_whole_are_the_same(name: &str, workshop: &Workshop) {
     if no_card() {
         return;
     }
-    for (name, workshop) in [("qwen2", qwen()), ("t5", t5()), ("cnn-lstm", series())] {
-        for form in ["f32", "bf16", "f16"] {
-            let job = workshop.path("job.toml");
-            let text = fs_err::read_to_string(&job).unwrap();
-            let told = format!("device = \"cuda\"\ncompute = \"{form}\"\n{COURSE}");
-            fs_err::write(&job, text.replace(COURSE, &told).replace("256MiB", "2GiB")).unwrap();
-            let (whole, killed) = (format!("whole-{form}"), format!("killed-{form}"));
-            Trainer::train(&workshop, &whole).end().must(0, &["done: 200 steps"]);
-            let mut trainer = Trainer::train(&workshop, &killed);
-            kill_process(trainer.wait_for_step(60).worker(), Signal::KILL).unwrap();
-            trainer.end().must(0, &["going on after step", "done: 200 steps"]);
-            assert_eq!(resumed_from(&workshop.path(&killed)).len(), 1, "{name}, {form}");
-            let (whole, killed) = (Result::of(&workshop.path(&whole)), Result::of(&workshop.path(&killed)));
-            killed.must_equal(&whole, &format!("{name}, {form}, killed"));
-            println!("{name}, {form}: killed and gone on, to the same bits");
-            fs_err::write(&job, text).unwrap();
-        }
+    for form in ["f32", "bf16", "f16"] {
+        let job = workshop.path("job.toml");
+        let text = fs_err::read_to_string(&job).unwrap();
+        let told = format!("device = \"cuda\"\ncompute = \"{form}\"\n{COURSE}");
+        fs_err::write(&job, text.replace(COURSE, &told).replace("256MiB", "2GiB")).unwrap();
+        let (whole, killed) = (format!("whole-{form}"), format!("killed-{form}"));
+        Trainer::train(workshop, &whole).end().must(0, &["done: 200 steps"]);
+        let mut trainer = Trainer::train(workshop, &killed);
+        kill_process(trainer.wait_for_step(60).worker(), Signal::KILL).unwrap();
+        trainer.end().must(0, &["going on after step", "done: 200 steps"]);
+        assert_eq!(resumed_from(&workshop.path(&killed)).len(), 1, "{name}, {form}");
+        let (whole, killed) = (Result::of(&workshop.path(&whole)), Result::of(&workshop.path(&killed)));
+        killed.must_equal(&whole, &format!("{name}, {form}, killed"));
+        println!("{name}, {form}: killed and gone on, to the same bits");
+        fs_err::write(&job, text).unwrap();
     }
+}
+
+#[test]
+fn a_run_that_was_killed_ends_as_one_that_was_not() {
+    killed_and_whole_are_the_same("qwen2", &qwen());
+    killed_and_whole_are_the_same("t5", &t5());
+}
+
+#[test]
+fn a_run_over_series_that_was_killed_ends_as_one_that_was_not() {
+    killed_and_whole_are_the_same("cnn-lstm", &series());
 }
 
 #[test]
