@@ -4,6 +4,7 @@
 //! many under way at once. The far disk is asked before anything is sent. Ended anywhere, by whatever, the next push goes
 //! on from the blocks that are there.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,7 @@ use plimsoll_machine::Bytes;
 use crate::digest::DIGEST_BYTES;
 use crate::file_blocks::{blocks_of, read_block, stamp_of};
 use crate::link::unexpected;
+use crate::pull::list;
 use crate::wire::{Answer, Ask, BLOCK, MOST_DIGESTS, Stamp, There, pack};
 use crate::{Digest, FarPath, Link, RemoteError, digest_of};
 
@@ -87,6 +89,24 @@ pub fn push(link: &Link, items: &[Item], care: Care, told: &mut dyn FnMut(&Pushe
     pushed = sender.pushed;
     told(&pushed);
     Ok(pushed)
+}
+
+/// Removes what `folder` holds besides `items`: a file that is not here any more may be read there in place of another. What
+/// `exclude` leaves out is neither sent nor removed. How many files went.
+pub fn nothing_else(link: &Link, folder: &FarPath, exclude: &[String], items: &[Item]) -> Result<u64, RemoteError> {
+    link.have_done(&Ask::Lock {})?;
+    let sent: BTreeSet<&FarPath> = items.iter().map(|item| &item.to).collect();
+    let mut old = Vec::new();
+    for file in list(link, folder, exclude)? {
+        let path = folder.join(&file.path)?;
+        if !sent.contains(&path) {
+            old.push(path);
+        }
+    }
+    for some in old.chunks(LOOKED_AT) {
+        link.have_done(&Ask::Remove { paths: some.to_vec() })?;
+    }
+    Ok(old.len() as u64)
 }
 
 /// Writes a small file there.

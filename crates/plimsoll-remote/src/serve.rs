@@ -223,6 +223,14 @@ impl<W: Write> Server<'_, W> {
                 let found = gone_is_empty(digests(&file, from, count.min(MOST_DIGESTS)))?;
                 Ok((Answer::Digests { count: (found.len() / DIGEST_BYTES) as u32 }, found))
             }
+            Ask::Remove { paths } => {
+                self.locked()?;
+                for path in &paths {
+                    gone_is_empty(fs_err::remove_file(path.in_folder(&self.dir)).map(|()| Vec::new()))
+                        .map_err(|error| at(path, &error))?;
+                }
+                done()
+            }
             Ask::List { path, exclude, after } => self.list(&path, &exclude, after.as_ref()),
             Ask::Get { path, block } => {
                 let mut bytes = Vec::new();

@@ -214,6 +214,11 @@ pub enum Ask {
         /// How it shall look.
         stamp: Stamp,
     },
+    /// These files shall not be there.
+    Remove {
+        /// At most a few hundred.
+        paths: Vec<FarPath>,
+    },
     /// The files below a folder, in the order of their names.
     List {
         /// Which.

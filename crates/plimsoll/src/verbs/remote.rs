@@ -9,11 +9,12 @@ mod start;
 mod tunnel;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use plimsoll_machine::Bytes;
 use plimsoll_remote::session::Note;
 use plimsoll_remote::wire::{Answer, Ask, Ending, RunSeen};
-use plimsoll_remote::{Book, FarPath, Link, RemoteError, Session, Ssh};
+use plimsoll_remote::{Book, FarPath, Link, Origin, RemoteError, Session, Ssh};
 use serde_json::json;
 
 use crate::args::{RemoteArgs, RemoteVerb};
@@ -47,9 +48,18 @@ pub fn run(args: &RemoteArgs) -> Result<(), Fail> {
 }
 
 fn book() -> Result<Book, Fail> {
-    let path = Book::usual_path()
-        .ok_or_else(|| Fail::usage("there is no place for names of remotes").hint("set HOME or XDG_CONFIG_HOME"))?;
-    Book::read(&path).map_err(|error| refused(error, Exit::BadInput))
+    Book::read(&book_path()?).map_err(|error| refused(error, Exit::BadInput))
+}
+
+fn book_path() -> Result<PathBuf, Fail> {
+    let none = || Fail::usage("there is no place for names of remotes").hint("set HOME or XDG_CONFIG_HOME");
+    Book::usual_path().ok_or_else(none)
+}
+
+/// Who we are to a far side.
+fn origin() -> Result<Origin, Fail> {
+    let book = book_path()?;
+    Origin::of(book.parent().unwrap_or(&book)).map_err(|error| refused(error, Exit::Failed))
 }
 
 fn add(name: &str, url: &str) -> Result<(), Fail> {

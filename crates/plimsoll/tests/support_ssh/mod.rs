@@ -61,8 +61,12 @@ impl Pair {
 
     /// Names the far folder, behind a port.
     pub fn add(&self, name: &str, port: u16) {
-        let url = format!("ssh://127.0.0.1:{port}{}", self.far("").display());
-        self.remote(&["add", name, &url]).must(0, &[]);
+        self.remote(&["add", name, &self.url(port)]).must(0, &[]);
+    }
+
+    /// The far folder, behind a port.
+    pub fn url(&self, port: u16) -> String {
+        format!("ssh://127.0.0.1:{port}{}", self.far("").display())
     }
 
     /// A path of the other machine.
@@ -82,9 +86,14 @@ impl Pair {
 
     /// `plimsoll remote ...` here.
     pub fn command(&self, words: &[&str]) -> Command {
+        self.command_of("config", words)
+    }
+
+    /// The same by somebody whose configuration is in `user`.
+    pub fn command_of(&self, user: &str, words: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         command.arg("remote").args(words).current_dir(self.near("")).stdin(Stdio::null());
-        command.env("XDG_CONFIG_HOME", self.path("config")).env("HOME", self.path("home"));
+        command.env("XDG_CONFIG_HOME", self.path(user)).env("HOME", self.path("home"));
         command.env("PLIMSOLL_SSH", format!("ssh -F {}", self.path("ssh_config").display()));
         command
     }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use plimsoll_recover::atomic_write;
 use plimsoll_remote::push::{Care, Item, Pushed};
 use plimsoll_remote::select::{Excludes, USUAL, files};
-use plimsoll_remote::{Link, RemoteError};
+use plimsoll_remote::{FarPath, Link, RemoteError};
 use serde_json::json;
 
 use super::far_job::{FarJob, fair_name};
-use super::{Remote, failed, far, told};
+use super::{Remote, failed, far, origin, told};
 use crate::args::{FarPullArgs, FarPushArgs, Sending};
 use crate::render::{self, Fail, OrFail};
 use crate::settings::Settings;
@@ -21,28 +21,50 @@ const MARK: &str = ".remote.json";
 /// What of a run stays where it is.
 const LEFT: &[&str] = &[".lock", ".*.tmp-*", MARK];
 
+/// What is to be there before anything is done with it.
+#[derive(Clone, Debug, Default)]
+pub struct Load {
+    /// Its files.
+    pub items: Vec<Item>,
+    /// A folder that holds nothing else.
+    pub whole: Option<Whole>,
+}
+
+/// A folder that is over there as it is here: what is not here any more goes.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// Where it is.
+    pub folder: FarPath,
+    /// What of it is neither sent nor removed.
+    pub exclude: Vec<String>,
+}
+
 /// Sends what a job needs, or a folder.
 pub fn push(args: &FarPushArgs) -> Result<(), Fail> {
-    let (items, job) = match &args.folder {
-        Some(folder) => (folder_items(folder, &args.sending)?.1, None),
+    let (load, job, place) = match &args.folder {
+        Some(folder) => {
+            let (place, load) = folder_load(folder, &args.sending)?;
+            (load, None, Some(place))
+        }
         None => {
-            let job = FarJob::of(&Settings::resolve(&args.job)?, &args.sending.exclude)?;
-            (job.items.clone(), Some(job))
+            let job = FarJob::of(&Settings::resolve(&args.job)?, &origin()?, &args.sending.exclude)?;
+            (job.load.clone(), Some(job), None)
         }
     };
     let remote = Remote::named(&args.name)?;
     let job = job.map(|job| job.path().map(|path| (job, path))).transpose()?;
-    let pushed = sending(&remote, &items, &args.sending, |link| {
+    let pushed = sending(&remote, &load, &args.sending, |link| {
         let Some((job, path)) = &job else { return Ok(()) };
         plimsoll_remote::push::write(link, path, job.text(link.dir()).as_bytes())
     })?;
-    told(&pushed.0, &args.name, args.json)
+    let what = place.map_or(args.name.clone(), |place| format!("{}:{place}", args.name));
+    told(&pushed.0, &what, args.json)
 }
 
-/// Sends `items`, then does `then` over the same connection; all of it again where that breaks.
+/// Sends what there is to send, then does `then` over the same connection; all of it again where that breaks.
 pub fn sending<T>(
     remote: &Remote,
-    items: &[Item],
+    load: &Load,
     how: &Sending,
     mut then: impl FnMut(&Link) -> Result<T, RemoteError>,
 ) -> Result<(Pushed, T), Fail> {
@@ -51,12 +73,15 @@ pub fn sending<T>(
     let (mut pushed, result) = remote.with(
         |link| {
             let mut before = 0;
-            let pushed = plimsoll_remote::push::push(link, items, care, &mut |pushed| {
+            let pushed = plimsoll_remote::push::push(link, &load.items, care, &mut |pushed| {
                 remote.shown.show("files", pushed.done, pushed.total);
                 most.set(most.get().max(pushed.done.0));
                 sent += pushed.sent.0 - before;
                 before = pushed.sent.0;
             })?;
+            if let Some(Whole { folder, exclude }) = &load.whole {
+                plimsoll_remote::push::nothing_else(link, folder, exclude, &load.items)?;
+            }
             Ok((pushed, then(link)?))
         },
         || most.get(),
@@ -66,17 +91,18 @@ pub fn sending<T>(
     Ok((pushed, result))
 }
 
-/// The name of a folder, and its files.
-pub fn folder_items(folder: &Path, how: &Sending) -> Result<(String, Vec<Item>), Fail> {
+/// Where a folder will be, under its own name, and its files.
+pub fn folder_load(folder: &Path, how: &Sending) -> Result<(FarPath, Load), Fail> {
     let full = fs_err::canonicalize(folder).or_usage()?;
     let name = fair_name(&full.file_name().unwrap_or_default().to_string_lossy());
     let patterns: Vec<&str> = USUAL.iter().copied().chain(how.exclude.iter().map(String::as_str)).collect();
-    let to = far(format!("work/{name}"))?;
-    let mut items = Vec::new();
+    // Folders of one name are many, and so are people who send them.
+    let to = far(format!("work/{}/{name}", origin()?.key(&full, &[])))?;
+    let mut load = Load::default();
     for file in files(&full, &Excludes::new(&patterns).map_err(failed)?).map_err(failed)? {
-        items.push(Item { from: file.path.in_folder(&full), to: to.join(&file.path).map_err(failed)? });
+        load.items.push(Item { from: file.path.in_folder(&full), to: to.join(&file.path).map_err(failed)? });
     }
-    Ok((name, items))
+    Ok((to, load))
 }
 
 /// Brings a run here.

@@ -11,10 +11,10 @@ use plimsoll_remote::{FarPath, Link, RemoteError, digest_of};
 use serde_json::json;
 
 use super::far_job::{FarJob, fair_name, same};
-use super::files::{folder_items, sending};
+use super::files::{folder_load, sending};
 use super::follow::{Log, one};
 use super::run_words::run_words;
-use super::{Remote, ended, far, show, told};
+use super::{Remote, ended, origin, show, told};
 use crate::args::{FarJobArgs, FarPlanArgs, FarRunArgs, FarTrainArgs};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
@@ -28,9 +28,9 @@ const ELSEWHERE: &[&str] = &["folder", "began_unix_ms", "trainer_files", "shape"
 
 /// Plans a job on the other machine.
 pub fn plan(args: &FarPlanArgs) -> Result<(), Fail> {
-    let job = FarJob::of(&Settings::resolve(&args.job)?, &args.sending.exclude)?;
+    let job = FarJob::of(&Settings::resolve(&args.job)?, &origin()?, &args.sending.exclude)?;
     let (remote, path) = (Remote::named(&args.name)?, job.path()?);
-    sending(&remote, &job.items, &args.sending, |link| resolved(link, &job, &path))?;
+    sending(&remote, &job.load, &args.sending, |link| resolved(link, &job, &path))?;
     let json = args.json.then(|| "--json".to_string());
     let words: Vec<String> = ["plan".to_string(), path.to_string()].into_iter().chain(json).collect();
     remote.exec(&words)
@@ -47,10 +47,10 @@ fn resolved(link: &Link, job: &FarJob, path: &FarPath) -> Result<(), RemoteError
 
 /// Trains a job on the other machine.
 pub fn train(args: &FarTrainArgs) -> Result<(), Fail> {
-    let job = FarJob::of(&Settings::resolve(&args.job)?, &args.sending.exclude)?;
+    let job = FarJob::of(&Settings::resolve(&args.job)?, &origin()?, &args.sending.exclude)?;
     let (remote, path) = (Remote::named(&args.name)?, job.path()?);
     let words = ["train".to_string(), path.to_string(), "--out".to_string(), RUN_WORD.to_string()];
-    let (pushed, (started, checked)) = sending(&remote, &job.items, &args.sending, |link| {
+    let (pushed, (started, checked)) = sending(&remote, &job.load, &args.sending, |link| {
         resolved(link, &job, &path)?;
         let asked = digest_of(format!("{words:?}\n{}", job.text(link.dir())).as_bytes());
         let ask = Ask::Start {
@@ -79,13 +79,12 @@ pub fn run(args: &FarRunArgs) -> Result<(), Fail> {
     }
     let charge = run_verb::charge(&args.run)?;
     let name = fair_name(&charge.command()?.trainer.name);
-    let (folder, items) = folder_items(Path::new("."), &args.sending)?;
-    let folder = far(format!("work/{folder}"))?;
+    let (folder, load) = folder_load(Path::new("."), &args.sending)?;
     let mut words = vec!["run".to_string(), format!("--out={RUN_WORD}")];
     words.extend(run_words(&args.run));
     let charge = serde_json::to_value(&charge)?;
     let remote = Remote::named(&args.name)?;
-    let (pushed, (started, checked)) = sending(&remote, &items, &args.sending, |link| {
+    let (pushed, (started, checked)) = sending(&remote, &load, &args.sending, |link| {
         let asked = digest_of(format!("{folder} {words:?}").as_bytes());
         let ask = Ask::Start {
             name: name.clone(),

@@ -1,0 +1,87 @@
+//! More than one near side, and a near side that changes its mind: what is whose on the far one.
+
+use super::*;
+
+#[test]
+fn what_is_gone_from_a_model_here_is_gone_there_and_nothing_else_is() {
+    let pair = pair!("");
+    let workshop = workshop();
+    let job = job(&workshop);
+    let model = |name: &str| workshop.path("model").join(name);
+    for name in ["model.safetensors", "chat_template.jinja", "notes.md"] {
+        fs_err::write(model(name), "of before").unwrap();
+    }
+    let push = |words: &[&str]| {
+        pair.remote(&[&["push", "box", &job, "--init", "weights"], words].concat()).must(0, &[]).json()
+    };
+    push(&["--json"]);
+    // Of another init, with a folder of its own.
+    pair.remote(&["push", "box", &job]).must(0, &[]);
+    let places = || {
+        let mut found = Vec::new();
+        for key in fs_err::read_dir(pair.far("inputs")).unwrap().map(|key| key.unwrap().path().join("model")) {
+            for file in fs_err::read_dir(&key).into_iter().flatten() {
+                let name = file.unwrap().file_name().into_string().unwrap();
+                found.push((key.join("model.safetensors").exists() || key.join("model-1.safetensors").exists(), name));
+            }
+        }
+        found.sort();
+        found
+    };
+    let of = |weighted: bool, names: &[&str]| names.iter().map(|name| (weighted, name.to_string())).collect::<Vec<_>>();
+    let random = ["chat_template.jinja", "config.json", "notes.md", "tokenizer.json"];
+    let before = ["chat_template.jinja", "config.json", "model.safetensors", "notes.md", "tokenizer.json"];
+    assert_eq!(places(), [of(false, &random), of(true, &before)].concat());
+    // One file becomes shards, and the template goes: the far side must find neither of before.
+    fs_err::rename(model("model.safetensors"), model("model-1.safetensors")).unwrap();
+    fs_err::remove_file(model("chat_template.jinja")).unwrap();
+    push(&["--json"]);
+    let after = ["config.json", "model-1.safetensors", "notes.md", "tokenizer.json"];
+    assert_eq!(places(), [of(false, &random), of(true, &after)].concat());
+}
+
+#[test]
+fn folders_and_data_of_one_name_from_other_places_or_people_are_kept_apart() {
+    let pair = pair!("");
+    // Two folders of one name, and the same path of somebody else.
+    for (place, text) in [("a/train", "first"), ("b/train", "second")] {
+        fs_err::create_dir_all(pair.near(place)).unwrap();
+        fs_err::write(pair.near(place).join("train.py"), text).unwrap();
+    }
+    let push = |user: &str, folder: &str| {
+        Said::of(pair.command_of(user, &["push", "box", "--folder", folder]).output().unwrap())
+            .must(0, &[])
+            .stderr
+            .clone()
+    };
+    let told = [push("config", "a/train"), push("config", "b/train")];
+    fs_err::write(pair.near("a/train/train.py"), "of somebody else").unwrap();
+    let url = pair.url(pair.port);
+    Said::of(pair.command_of("other", &["add", "box", &url]).output().unwrap()).must(0, &[]);
+    let told = [&told[..], &[push("other", "a/train")]].concat();
+    let texts: Vec<String> = told
+        .iter()
+        .map(|told| {
+            let place = told
+                .rsplit_once("box:")
+                .and_then(|(_, rest)| rest.split_once(": "))
+                .unwrap_or_else(|| panic!("{told}"))
+                .0;
+            fs_err::read_to_string(pair.far(place).join("train.py")).unwrap()
+        })
+        .collect();
+    assert_eq!(texts, ["first", "second", "of somebody else"]);
+    // Data of a job, too.
+    let workshop = workshop();
+    let job = job(&workshop);
+    let inputs = || fs_err::read_dir(pair.far("inputs")).into_iter().flatten().count();
+    let send = |user: &str| {
+        Said::of(pair.command_of(user, &["push", "box", &job]).output().unwrap()).must(0, &[]).stderr.clone()
+    };
+    send("config");
+    let mine = inputs();
+    send("other");
+    assert_eq!(inputs(), 2 * mine);
+    send("config");
+    assert_eq!(inputs(), 2 * mine);
+}
