@@ -224,9 +224,7 @@ impl RemoteError {
                 "make room there, or leave files out with --exclude; the same command goes on from what is there"
             }
             RemoteError::Changed { .. } => "wait until nobody writes to it, and run the same command again",
-            RemoteError::NotAsAsked { .. } => {
-                "nothing is trained with other settings: the run was not started, or was stopped"
-            }
+            RemoteError::NotAsAsked { .. } => "nothing is trained with other settings: nothing was started",
             _ => return None,
         })
     }

@@ -20,6 +20,7 @@ mod link;
 mod origin;
 pub mod pull;
 pub mod push;
+mod record;
 pub mod select;
 pub mod serve;
 pub mod session;

@@ -17,7 +17,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::digest::DIGEST_BYTES;
 use crate::file_blocks::{Receiver, digests, read_block};
-use crate::keep::{self, Order, RUNS, Record};
+use crate::keep::{self, Order, RUNS, Stopping};
+use crate::record::Record;
 use crate::select::{Excludes, files};
 use crate::wire::{
     Answer, Ask, BLOCK, GREETING, MOST_DIGESTS, RunSeen, WireError, pack, read_message, unpack, write_message,
@@ -56,6 +57,8 @@ pub struct Progress {
     pub eta_seconds: Option<f64>,
     /// Why it stopped or died.
     pub why: Option<String>,
+    /// When it last said something of itself, in milliseconds since 1970.
+    pub last_unix_ms: u64,
 }
 
 /// What can happen.
@@ -245,21 +248,28 @@ impl<W: Write> Server<'_, W> {
                 Ok(text) => only(Answer::Resolved { text }),
                 Err(fact) => Err(Refusal { fact, full: None }),
             },
-            Ask::Start { name, fresh, words, folder, asked, beside } => {
+            Ask::Start { name, fresh, words, folder, asked, beside, token } => {
                 self.locked()?;
-                let order = Order { name, fresh, words, folder, asked, beside };
+                let order = Order { name, fresh, words, folder, asked, beside, token };
                 let started = keep::start(&self.dir, &self.program, &order).map_err(plain)?;
-                let keep::Started { run, echo, ending, log_from, already } = started;
-                only(Answer::Started { run, echo, ending, log_from, already })
+                // However long it is planned and followed: others may push meanwhile.
+                self.lock = None;
+                let keep::Started { run, log_from, already } = started;
+                only(Answer::Started { run, log_from, already })
+            }
+            Ask::Echo { run } => {
+                let echo = keep::is_run_name(&run).then(|| keep::echo(&self.dir, &run)).flatten();
+                only(Answer::Echoed { echo })
             }
             Ask::Runs {} => only(Answer::Runs { runs: self.runs() }),
             Ask::Run { run } => match self.run(&run) {
                 Some(seen) => only(Answer::Runs { runs: vec![seen] }),
                 None => Err(plain(format!("there is no run `{}`", run.escape_debug()))),
             },
+            // Whoever asks sees by itself how it ended, where it has.
             Ask::Stop { run } => match keep::stop(&self.dir, &run).map_err(plain)? {
-                true => done(),
-                false => Err(plain(format!("nobody works on `{}`", run.escape_debug()))),
+                Stopping::Asked | Stopping::Nobody => done(),
+                Stopping::Elsewhere(host) => Err(plain(keep::out_of_reach(&run, &host))),
             },
         }
     }
@@ -333,9 +343,11 @@ impl<W: Write> Server<'_, W> {
         let folder = self.dir.join(RUNS).join(name);
         let record = Record::read(&self.dir, name);
         let progress = self.deeds.look(&folder);
-        let alive = record.as_ref().is_some_and(Record::alive);
-        let ending = record.as_ref().and_then(Record::ended);
-        let progress = match (progress, &record) {
+        let alive = record.as_ref().is_some_and(|record| record.alive(&self.dir, name));
+        let ending = record.as_ref().and_then(|record| record.ended(&self.dir, name));
+        let host = record.as_ref().filter(|_| alive).and_then(Record::elsewhere).map(str::to_string);
+        let began_unix_ms = record.as_ref().map_or(0, |record| record.began_unix_ms);
+        let mut progress = match (progress, &record) {
             (Some(progress), _) => progress,
             (None, Some(_)) => {
                 let status = if ending.is_none() { "planning" } else { "refused" };
@@ -343,10 +355,13 @@ impl<W: Write> Server<'_, W> {
             }
             (None, None) => return None,
         };
-        let Progress { status, step, total_steps, loss, eta_seconds, why } = progress;
-        let began_unix_ms = record.map_or(0, |record| record.began_unix_ms);
+        // What it said of itself before it was started again says nothing about now.
+        if alive && progress.last_unix_ms < began_unix_ms {
+            progress.status = "planning".to_string();
+        }
+        let Progress { status, step, total_steps, loss, eta_seconds, why, last_unix_ms: _ } = progress;
         let run = name.to_string();
-        Some(RunSeen { run, status, step, total_steps, loss, eta_seconds, why, alive, ending, began_unix_ms })
+        Some(RunSeen { run, status, step, total_steps, loss, eta_seconds, why, alive, ending, began_unix_ms, host })
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use plimsoll_remote::pull::pull;
 use plimsoll_remote::push::{Care, Item, Pushed, push};
 use plimsoll_remote::serve::{Deeds, Progress, serve};
-use plimsoll_remote::wire::{Ask, BLOCK, Stamp};
+use plimsoll_remote::wire::{Answer, Ask, BLOCK, Ending, Stamp, Word};
 use plimsoll_remote::{FarPath, Link, RemoteError, digest_of};
 use proptest::prelude::*;
 
@@ -231,6 +231,33 @@ proptest! {
             .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with('~')).collect();
         prop_assert!(left.is_empty(), "{left:?}");
     }
+}
+
+#[test]
+fn a_start_that_is_asked_for_again_is_not_done_again_also_where_it_has_ended() {
+    let far = tempfile::tempdir().unwrap();
+    // Each over a connection of its own; what is started there ends at once.
+    let start = |token: &str, beside: bool| {
+        let link = link(far.path(), ALL, ALL).unwrap();
+        link.have_done(&Ask::Lock {}).unwrap();
+        let (name, words, asked) = ("a".to_string(), vec![Word::Run], digest_of(b"a"));
+        let ask = Ask::Start { name, fresh: true, words, folder: None, asked, beside, token: token.to_string() };
+        match link.ask(&ask).unwrap().0 {
+            Answer::Started { run, already, .. } => {
+                let again = link.ask(&Ask::Run { run: run.clone() }).unwrap().0;
+                let Answer::Runs { runs } = again else { panic!("{again:?}") };
+                assert_eq!((runs[0].alive, runs[0].ending), (false, Some(Ending::Unseen)));
+                // The right to write is given back with the start.
+                assert!(link.ask(&Ask::Begin { path: FarPath::new("x").unwrap() }).is_err());
+                (run, already)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(start("one", false), ("a-1".to_string(), false));
+    assert_eq!(start("one", false), ("a-1".to_string(), false));
+    assert_eq!(start("one", true), ("a-1".to_string(), false));
+    assert_eq!(start("two", false), ("a-2".to_string(), false));
 }
 
 #[test]

@@ -33,6 +33,8 @@ macro_rules! pair {
 
 #[path = "remote/sides.rs"]
 mod sides;
+#[path = "remote/starts.rs"]
+mod starts;
 
 fn workshop() -> Workshop {
     let workshop = Workshop::new();
@@ -50,7 +52,7 @@ fn worker(pair: &Pair, run: &str) -> Pid {
     until("a worker is there", || {
         let record = fs_err::read(pair.far(&format!("logs/{run}.json"))).ok()?;
         let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
-        let pid = record["process"][0].as_i64()?;
+        let pid = record["process"]["pid"].as_i64()?;
         let children = read(format!("/proc/{pid}/task/{pid}/children"))?;
         let is_worker =
             |child: &&str| read(format!("/proc/{child}/cmdline")).is_some_and(|line| line.contains("\0worker\0"));
@@ -247,31 +249,6 @@ fn a_start_that_is_killed_anywhere_starts_one_run_or_none() {
 }
 
 #[test]
-fn a_knob_that_gets_lost_is_an_error_and_nothing_is_trained_without_it() {
-    let pair = pair!("");
-    let workshop = workshop();
-    let job = job(&workshop);
-    pair.remote(&["push", "box", &job]).must(0, &[]);
-    // A far side that loses a setting between what it is told and what it starts, as wrappers do.
-    let (program, real) = (pair.far_program(), pair.far("real"));
-    fs_err::rename(&program, &real).unwrap();
-    let wrapper = format!(
-        "#!/bin/sh\nif [ \"$1\" = train ]; then sed -i '/^seed/d' \"$2\"; fi\nexec {} \"$@\"\n",
-        real.display()
-    );
-    fs_err::write(&program, wrapper).unwrap();
-    fs_err::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let started = pair.remote(&["train", "box", &job, "--seed", "7"]);
-    started.must(1, &["are not those that were asked for", "`train.seed`: asked `7`, arrived `1`"]);
-    let all = pair.remote(&["status", "box", "--json"]).json();
-    until("it is stopped", || {
-        let all = pair.remote(&["status", "box", "--json"]).json();
-        all["runs"].as_array().unwrap().iter().all(|seen| seen["alive"] == false).then_some(())
-    });
-    assert_eq!(all["runs"].as_array().unwrap().len(), 1, "{all}");
-}
-
-#[test]
 fn what_another_machine_may_lack_is_said_clearly() {
     let pair = pair!("");
     let workshop = workshop();
@@ -338,21 +315,18 @@ fn a_machine_of_another_kind_is_told_before_anything_is_sent() {
 #[test]
 fn somebody_elses_trainer_runs_elsewhere_with_every_word() {
     let pair = pair!("");
-    let script = "#!/bin/sh\necho \"batch $2, in $(basename \"$PWD\")\"\nexit 0\n";
+    let script = "#!/bin/sh\necho \"batch $2, in $(basename \"$PWD\"), called $3\"\nexit 0\n";
     fs_err::write(pair.near("train.sh"), script).unwrap();
-    let words = ["run", "box", "--knob", "batch=--bs", "--stall-after", "60", "--", "sh", "train.sh", "--bs", "8 9"];
+    let words =
+        ["run", "box", "--knob", "batch=--bs", "--stall-after", "60", "--", "sh", "train.sh", "--bs", "8 9", "x-{run}"];
     let started = pair.remote(&words);
     let run = started.must(0, &[]).stdout.trim().to_string();
     let charge = fs_err::read(pair.far(&format!("runs/{run}/launch.json"))).unwrap();
     let charge: serde_json::Value = serde_json::from_slice(&charge).unwrap();
-    assert_eq!(charge["words"], serde_json::json!(["sh", "train.sh", "--bs", "8 9"]));
+    assert_eq!(charge["words"], serde_json::json!(["sh", "train.sh", "--bs", "8 9", "x-{run}"]));
     assert_eq!(charge["stall_after"], 60);
     let logs = pair.remote(&["logs", "box", &run, "-f", "--all"]);
-    assert!(
-        logs.must(0, &[]).stdout.contains("batch --bs, in near") || logs.stdout.contains("in near"),
-        "{}",
-        logs.stdout
-    );
+    assert!(logs.must(0, &[]).stdout.contains("batch 8 9, in near, called x-{run}"), "{}", logs.stdout);
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl Deeds for Own {
             loss: view.latest.map(|latest| latest.loss).filter(|loss| loss.is_finite()),
             eta_seconds: view.eta_seconds,
             why: view.why,
+            last_unix_ms: view.last_unix_ms.unwrap_or(0),
         })
     }
 

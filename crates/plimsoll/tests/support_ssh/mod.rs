@@ -109,6 +109,15 @@ impl Pair {
         found.next().expect("the program").unwrap().path()
     }
 
+    /// Puts a shell script in the place of the far program, which is `$real` in it.
+    pub fn wrap(&self, script: &str) {
+        let (program, real) = (self.far_program(), self.far("real"));
+        fs_err::rename(&program, &real).unwrap();
+        fs_err::write(&program, format!("#!/bin/sh\nreal={}\n{script}\nexec \"$real\" \"$@\"\n", real.display()))
+            .unwrap();
+        fs_err::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+
     /// The one run, as `status` tells it.
     pub fn seen(&self, run: &str) -> serde_json::Value {
         let all = self.remote(&["status", "box", "--json"]).json();
@@ -117,12 +126,12 @@ impl Pair {
     }
 
     /// The processes that were started from afar and are there.
-    fn kept(&self) -> Vec<Pid> {
+    pub fn kept(&self) -> Vec<Pid> {
         let records = fs_err::read_dir(self.far("logs")).into_iter().flatten().flatten().map(|entry| entry.path());
         let read = |path: PathBuf| serde_json::from_slice::<serde_json::Value>(&fs_err::read(path).ok()?).ok();
         let records = records.filter(|path| path.extension().is_some_and(|end| end == "json")).filter_map(read);
         let running = records.filter(|record| record["ending"].is_null());
-        running.filter_map(|record| Pid::from_raw(record["process"][0].as_i64()? as i32)).collect()
+        running.filter_map(|record| Pid::from_raw(record["process"]["pid"].as_i64()? as i32)).collect()
     }
 }
 

@@ -8,10 +8,12 @@ use plimsoll_remote::wire::{Answer, Ask, Ending, RunSeen};
 use plimsoll_remote::{FarPath, Link, RemoteError};
 use serde_json::json;
 
-use super::{Remote, ended, failed, show, strange, tunnel};
+use super::{Remote, ended, failed, show, tunnel};
 use crate::args::{FarJobArgs, FarLogsArgs, FarWatchArgs};
 use crate::render::{self, Exit, Fail};
 
+/// The signal that asks for a stop.
+const TERM: i32 = 15;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -106,16 +108,20 @@ pub fn stop(args: &FarJobArgs) -> Result<(), Fail> {
         return Ok(());
     }
     let mut log = Log::of(&seen.run, None)?;
-    let mut asked = false;
+    let (mut heard, mut asked, looks) = (false, false, Cell::new(0));
     let seen = remote.with(
         |link| {
-            if !asked {
+            if !heard {
                 log.catch_up(link, &mut |_| {})?;
+                heard = true;
+            }
+            if !asked {
                 link.have_done(&Ask::Stop { run: seen.run.clone() })?;
                 asked = true;
             }
             loop {
                 let now = one(link, &seen.run)?;
+                looks.set(looks.get() + 1);
                 log.catch_up(link, &mut |bytes| show(true, bytes))?;
                 if !now.alive {
                     return Ok(now);
@@ -123,17 +129,20 @@ pub fn stop(args: &FarJobArgs) -> Result<(), Fail> {
                 std::thread::sleep(PAUSE);
             }
         },
-        || 0,
+        || looks.get(),
     )?;
+    let (name, run) = (&remote.name, &seen.run);
     match seen.ending {
         Some(Ending::Code(code)) if Exit::of(code) == Exit::Stopped => {
-            let (name, run) = (&remote.name, &seen.run);
             render::talk(format!("`{run}` is stopped at step {}; plimsoll remote resume {name} {run}", seen.step));
-            Ok(())
         }
-        Some(ending) => ended(ending),
-        None => Err(strange(&Answer::Runs { runs: vec![seen] })),
+        Some(Ending::Code(0)) => render::talk(format!("`{run}` is done; plimsoll remote pull {name} {run}")),
+        // What takes over the signal had not begun yet.
+        Some(Ending::Signal(TERM)) => render::talk(format!("`{run}` is stopped, and had not begun")),
+        Some(ending) => return ended(ending),
+        None => render::talk(format!("nobody works on `{run}`: {}", seen.status)),
     }
+    Ok(())
 }
 
 /// Lists the runs of a remote.
@@ -164,6 +173,7 @@ fn line(run: &RunSeen) -> String {
         Some(Ending::Signal(signal)) => format!("  signal {signal}"),
         _ => String::new(),
     };
+    let there = run.host.as_ref().map_or(String::new(), |host| format!("  on {host}"));
     let why = run.why.as_ref().map_or(String::new(), |why| format!("  {why}"));
-    format!("{}  {}{steps}{loss}{left}{exit}{why}", run.run, run.status)
+    format!("{}  {}{there}{steps}{loss}{left}{exit}{why}", run.run, run.status)
 }
