@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::record::{Process, Record, host};
-use crate::wire::{Echo, Ending, Word};
+use crate::wire::{Echo, Ending, MOST_TEXT, Word};
 use crate::{Digest, FarPath};
 
 /// Where runs are.
@@ -24,8 +24,6 @@ const ECHOES: [&str; 2] = ["launch.json", "job.toml"];
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Most bytes of an echo.
-const MOST: u64 = 8 << 20;
 
 /// What is to be started.
 #[derive(Clone, Debug)]
@@ -163,7 +161,7 @@ fn wait(dir: &Path, run: &str, mut keeper: Child) -> Result<(), String> {
 pub fn echo(dir: &Path, run: &str) -> Option<Echo> {
     ECHOES.iter().find_map(|file| {
         let path = dir.join(RUNS).join(run).join(file);
-        let fair = path.metadata().ok()?.len() <= MOST;
+        let fair = path.metadata().ok()?.len() <= MOST_TEXT as u64;
         let text = fs_err::read_to_string(path).ok().filter(|_| fair)?;
         Some(Echo { file: file.to_string(), text })
     })

@@ -19,8 +19,10 @@ pub const ABSENT: &[u8] = b"\n\x02plimsoll-absent\n";
 pub const BLOCK: usize = 1 << 20;
 /// Most digests that are asked for at once: of four GiB.
 pub const MOST_DIGESTS: u32 = 4096;
-/// Most bytes of a head.
-const MOST_HEAD: usize = 4 << 20;
+/// Most bytes of a text that is one thing: a job, or what a run says that it understood of it.
+pub const MOST_TEXT: usize = 8 << 20;
+/// Most bytes of a head: such a text in JSON, where line ends and quotes are two.
+const MOST_HEAD: usize = 2 * MOST_TEXT;
 /// Most bytes of a body. zstd may add a little to a block that it cannot make smaller; such a block is sent as it is.
 pub const MOST_BODY: usize = BLOCK;
 
@@ -315,6 +317,8 @@ pub enum Ask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
+    /// To nothing: somebody is still there, however long it takes to answer.
+    Pong {},
     /// The first message: who speaks.
     Hello {
         /// Its version.

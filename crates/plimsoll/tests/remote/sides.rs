@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn what_is_gone_from_a_model_here_is_gone_there_and_nothing_else_is() {
-    let pair = pair!("");
+    let pair = ready!();
     let workshop = workshop();
     let job = job(&workshop);
     let model = |name: &str| workshop.path("model").join(name);
@@ -42,7 +42,7 @@ fn what_is_gone_from_a_model_here_is_gone_there_and_nothing_else_is() {
 
 #[test]
 fn folders_and_data_of_one_name_from_other_places_or_people_are_kept_apart() {
-    let pair = pair!("");
+    let pair = ready!();
     // Two folders of one name, and the same path of somebody else.
     for (place, text) in [("a/train", "first"), ("b/train", "second")] {
         fs_err::create_dir_all(pair.near(place)).unwrap();
@@ -84,4 +84,42 @@ fn folders_and_data_of_one_name_from_other_places_or_people_are_kept_apart() {
     assert_eq!(inputs(), 2 * mine);
     send("config");
     assert_eq!(inputs(), 2 * mine);
+}
+
+#[test]
+fn two_who_push_or_pull_the_same_at_once_do_not_mix_it() {
+    let pair = ready!();
+    pair.remote(&["status", "box"]).must(0, &[]);
+    let bytes = folder(&pair, 12 * MIB);
+    let push = || {
+        pair.command(&["push", "box", "--folder", "stuff", "--json"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let both = [push(), push()].map(|push| Said::of(push.wait_with_output().unwrap()).must(0, &[]).json());
+    assert!(fs_err::read(pushed_to(&pair, "stuff").join("large")).unwrap() == bytes);
+    // The second found what the first had sent.
+    let sent: u64 = both.iter().map(|told| told["sent_bytes"].as_u64().unwrap()).sum();
+    assert!(sent < 13 * MIB as u64, "{both:?}");
+    // A pull of which one is under way.
+    fs_err::create_dir_all(pair.far("runs")).unwrap();
+    fs_err::create_dir_all(pair.far("runs/a-1")).unwrap();
+    fs_err::write(pair.far("runs/a-1/journal.jsonl"), "").unwrap();
+    fs_err::write(pair.far("runs/a-1/large"), &bytes).unwrap();
+    let proxy = Proxy::to(pair.port, &[]);
+    pair.add("counted", proxy.port);
+    pair.remote(&["status", "counted"]).must(0, &[]);
+    let proxy = Proxy::to(pair.port, &[Fate::Wait(proxy.sent() + 100)]);
+    pair.add("slow", proxy.port);
+    let pull = |name: &str| ["pull", name, "a-1", "--out", "here"].map(str::to_string);
+    let words = pull("slow");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let slow = pair.command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("it is under way", || (proxy.met() > 0).then_some(()));
+    pair.remote(&words).must(2, &["another plimsoll is writing to `here`"]);
+    proxy.let_go();
+    Said::of(slow.wait_with_output().unwrap()).must(0, &[]);
+    assert!(fs_err::read(pair.near("here/large")).unwrap() == bytes);
 }

@@ -27,7 +27,7 @@ fn all_end(pair: &Pair, count: usize) {
 
 #[test]
 fn a_knob_that_gets_lost_is_an_error_and_its_run_is_stopped_over_whatever_connection() {
-    let pair = pair!("");
+    let pair = ready!();
     let workshop = workshop();
     let job = job(&workshop);
     pair.remote(&["push", "box", &job]).must(0, &[]);
@@ -51,7 +51,7 @@ fn a_knob_that_gets_lost_is_an_error_and_its_run_is_stopped_over_whatever_connec
 
 #[test]
 fn a_trainer_that_starts_slowly_is_waited_for_without_the_lock_and_compared() {
-    let pair = pair!("");
+    let pair = ready!();
     fs_err::write(pair.near("train.sh"), "#!/bin/sh\nsleep 1000\n").unwrap();
     pair.remote(&["push", "box", "--folder", "."]).must(0, &[]);
     let go = pair.far("go");
@@ -73,7 +73,7 @@ fn a_trainer_that_starts_slowly_is_waited_for_without_the_lock_and_compared() {
 
 #[test]
 fn a_resume_that_does_not_fit_any_more_says_so_however_the_run_ended_before() {
-    let pair = pair!("");
+    let pair = ready!();
     let workshop = workshop();
     let run =
         pair.remote(&["train", "box", &job(&workshop), "--steps", "100000"]).must(0, &[]).stdout.trim().to_string();
@@ -98,7 +98,7 @@ fn a_resume_that_does_not_fit_any_more_says_so_however_the_run_ended_before() {
 
 #[test]
 fn a_stop_that_comes_too_late_tells_how_the_run_ended() {
-    let pair = pair!("");
+    let pair = ready!();
     let workshop = workshop();
     let run =
         pair.remote(&["train", "box", &job(&workshop), "--steps", "100000"]).must(0, &[]).stdout.trim().to_string();

@@ -47,7 +47,7 @@ impl Pair {
         let _ = fs_err::create_dir_all("/run/sshd");
         let (mut sshd, port) = start(program, dir.path(), more)?;
         let near = format!(
-            "Host *\nIdentityFile {0}/key\nIdentitiesOnly yes\nUserKnownHostsFile {0}/known\nGlobalKnownHostsFile \
+            "Include {0}/leads\nHost *\nIdentityFile {0}/key\nIdentitiesOnly yes\nUserKnownHostsFile {0}/known\nGlobalKnownHostsFile \
              /dev/null\nStrictHostKeyChecking accept-new\n",
             dir.path().display()
         );
@@ -67,6 +67,23 @@ impl Pair {
     /// The far folder, behind a port.
     pub fn url(&self, port: u16) -> String {
         format!("ssh://127.0.0.1:{port}{}", self.far("").display())
+    }
+
+    /// With the program over there already, as if it had been brought; it is not what is tested.
+    pub fn ready(more: &str) -> Result<Pair, String> {
+        let pair = Pair::new(more)?;
+        let sum =
+            Command::new("sha256sum").arg(&pair.binary).output().map_err(|error| format!("sha256sum: {error}"))?;
+        let digest = String::from_utf8(sum.stdout).unwrap().split_whitespace().next().unwrap().to_string();
+        fs_err::create_dir(pair.far("bin")).unwrap();
+        fs_err::copy(&pair.binary, pair.far("bin").join(format!("plimsoll-{digest}"))).unwrap();
+        Ok(pair)
+    }
+
+    /// Where `ssh://NAME/...` leads to from now on.
+    pub fn lead(&self, name: &str, port: u16) {
+        let config = format!("Host {name}\nHostName 127.0.0.1\nPort {port}\nHostKeyAlias {name}\n");
+        fs_err::write(self.path("leads"), config).unwrap();
     }
 
     /// A path of the other machine.

@@ -5,10 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
+use plimsoll_machine::Bytes;
 use plimsoll_remote::echo::{Flat, differences, flat};
 use plimsoll_remote::push::Item;
 use plimsoll_remote::select::{Excludes, OTHER_WEIGHTS, files};
-use plimsoll_remote::{FarPath, Origin, RemoteError, digest_of};
+use plimsoll_remote::wire::MOST_TEXT;
+use plimsoll_remote::{FarPath, Link, Origin, RemoteError, digest_of};
 use toml::Value;
 
 use super::files::{Load, Whole};
@@ -119,6 +121,16 @@ impl FarJob {
             out.push_str(&format!("{key} = {}\n", inline(&here(&sent.value, dir))));
         }
         out
+    }
+
+    /// Writes the job file there.
+    pub fn write(&self, link: &Link, path: &FarPath) -> Result<(), RemoteError> {
+        let text = self.text(link.dir());
+        if text.len() > MOST_TEXT {
+            let [length, most] = [text.len(), MOST_TEXT].map(|length| Bytes(length as u64));
+            return Err(RemoteError::JobTooLong { length, most });
+        }
+        plimsoll_remote::push::write(link, path, text.as_bytes())
     }
 
     /// Whether what arrived, as a run folder holds it, is what was asked for.

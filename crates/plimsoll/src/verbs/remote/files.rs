@@ -7,6 +7,8 @@ use plimsoll_recover::atomic_write;
 use plimsoll_remote::push::{Care, Item, Pushed};
 use plimsoll_remote::select::{Excludes, USUAL, files};
 use plimsoll_remote::{FarPath, Link, RemoteError};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde_json::json;
 
 use super::far_job::{FarJob, fair_name};
@@ -18,8 +20,10 @@ use crate::settings::Settings;
 /// Says which run of which remote a folder was brought from.
 const MARK: &str = ".remote.json";
 
+/// Who brings it has it alone.
+const LOCK: &str = ".remote.lock";
 /// What of a run stays where it is.
-const LEFT: &[&str] = &[".lock", ".*.tmp-*", MARK];
+const LEFT: &[&str] = &[".lock", ".*.tmp-*", MARK, LOCK];
 
 /// What is to be there before anything is done with it.
 #[derive(Clone, Debug, Default)]
@@ -54,8 +58,7 @@ pub fn push(args: &FarPushArgs) -> Result<(), Fail> {
     let remote = Remote::named(&args.name)?;
     let job = job.map(|job| job.path().map(|path| (job, path))).transpose()?;
     let pushed = sending(&remote, &load, &args.sending, |link| {
-        let Some((job, path)) = &job else { return Ok(()) };
-        plimsoll_remote::push::write(link, path, job.text(link.dir()).as_bytes())
+        job.as_ref().map_or(Ok(()), |(job, path)| job.write(link, path))
     })?;
     let what = place.map_or(args.name.clone(), |place| format!("{}:{place}", args.name));
     told(&pushed.0, &what, args.json)
@@ -115,6 +118,9 @@ pub fn pull(args: &FarPullArgs) -> Result<(), Fail> {
     let mark = json!({ "remote": url, "run": run });
     is_ours(&out, &mark)?;
     fs_err::create_dir_all(&out).or_usage()?;
+    let _lock = take(&out)?;
+    // Another one may have had it meanwhile.
+    is_ours(&out, &mark)?;
     // First of all, so that a pull that is cut short can be gone on with.
     let text = serde_json::to_vec_pretty(&mark).or_failed()?;
     atomic_write(&out.join(MARK), &text).or_failed()?;
@@ -134,10 +140,26 @@ pub fn pull(args: &FarPullArgs) -> Result<(), Fail> {
     told(&pulled, &format!("{}:{run}", remote.name), args.json)
 }
 
+/// The right to write into a folder of a run. The kernel takes it back, whatever ends us.
+fn take(out: &Path) -> Result<fs_err::File, Fail> {
+    let file = fs_err::OpenOptions::new().create(true).truncate(false).write(true).open(out.join(LOCK)).or_usage()?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => {
+            Err(Fail::usage(format!("another plimsoll is writing to `{}`", out.display()))
+                .hint("wait until it has ended"))
+        }
+        Err(error) => Err(Fail::new(render::Exit::BadInput, std::io::Error::from(error))
+            .context(format!("cannot lock `{}`", out.display()))),
+    }
+}
+
 /// Refuses a folder that holds anything but this run, brought before.
 fn is_ours(out: &Path, mark: &serde_json::Value) -> Result<(), Fail> {
+    // What a pull leaves that is killed before it has written its mark.
+    let is_own = |name: &str| name == LOCK || name.starts_with(&format!(".{MARK}.tmp-"));
     let empty = match fs_err::read_dir(out) {
-        Ok(mut entries) => entries.next().is_none(),
+        Ok(entries) => entries.flatten().all(|entry| entry.file_name().to_str().is_some_and(is_own)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
         Err(error) => return Err(Fail::new(render::Exit::BadInput, error)),
     };
@@ -147,5 +169,29 @@ fn is_ours(out: &Path, mark: &serde_json::Value) -> Result<(), Fail> {
         true => Ok(()),
         false => Err(Fail::usage(format!("`{}` holds something else than this run", out.display()))
             .hint("name another folder with --out")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_this_runs_if_nothing_is_in_it_but_what_a_killed_pull_left() {
+        let out = tempfile::tempdir().unwrap();
+        let (mark, other) = (json!({ "run": "a-1" }), json!({ "run": "a-2" }));
+        assert!(is_ours(&out.path().join("none"), &mark).is_ok() && is_ours(out.path(), &mark).is_ok());
+        // Killed between the lock and the name of the mark.
+        let lock = take(out.path()).unwrap();
+        fs_err::write(out.path().join("..remote.json.tmp-77-0"), "{").unwrap();
+        assert!(is_ours(out.path(), &mark).is_ok());
+        assert!(take(out.path()).is_err());
+        drop(lock);
+        assert!(take(out.path()).is_ok());
+        fs_err::write(out.path().join(MARK), mark.to_string()).unwrap();
+        fs_err::write(out.path().join("job.toml"), "").unwrap();
+        assert!(is_ours(out.path(), &mark).is_ok() && is_ours(out.path(), &other).is_err());
+        fs_err::remove_file(out.path().join(MARK)).unwrap();
+        assert!(is_ours(out.path(), &mark).is_err());
     }
 }

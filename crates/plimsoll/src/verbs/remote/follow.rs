@@ -35,7 +35,8 @@ impl Log {
         loop {
             match link.ask(&Ask::Tail { path: self.path.clone(), from: self.from })? {
                 (Answer::Text { from }, bytes) => {
-                    self.from = Some(from + bytes.len() as u64);
+                    // Whatever the far side says.
+                    self.from = Some(from.saturating_add(bytes.len() as u64));
                     if bytes.is_empty() {
                         return Ok(any);
                     }
@@ -61,13 +62,13 @@ pub fn logs(args: &FarLogsArgs) -> Result<(), Fail> {
             loop {
                 // What is said before the end is there once the end is seen.
                 let over = !args.follow || !one(link, &run)?.alive;
-                let mut count = 0;
+                let (mut count, mut heard) = (0, true);
                 log.catch_up(link, &mut |bytes| {
-                    show(false, bytes);
+                    heard &= show(false, bytes);
                     count += 1;
                 })?;
                 read.set(read.get() + count);
-                if over {
+                if over || !heard {
                     return Ok(());
                 }
                 std::thread::sleep(PAUSE);
@@ -122,7 +123,7 @@ pub fn stop(args: &FarJobArgs) -> Result<(), Fail> {
             loop {
                 let now = one(link, &seen.run)?;
                 looks.set(looks.get() + 1);
-                log.catch_up(link, &mut |bytes| show(true, bytes))?;
+                log.catch_up(link, &mut |bytes| _ = show(true, bytes))?;
                 if !now.alive {
                     return Ok(now);
                 }

@@ -38,7 +38,7 @@ pub fn plan(args: &FarPlanArgs) -> Result<(), Fail> {
 
 /// Writes the job there, and has it understood: whatever differs is an error before anything is started.
 fn resolved(link: &Link, job: &FarJob, path: &FarPath) -> Result<(), RemoteError> {
-    plimsoll_remote::push::write(link, path, job.text(link.dir()).as_bytes())?;
+    job.write(link, path)?;
     match link.ask(&Ask::Resolve { path: path.clone() })?.0 {
         Answer::Resolved { text } => job.check(link.host(), link.dir(), &text),
         other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
@@ -158,7 +158,7 @@ fn see_off(remote: &Remote, started: &Started, check: Option<Check>, json: bool)
                 let seen = one(link, run)?;
                 looks.set(looks.get() + 1);
                 if !started.already {
-                    log.catch_up(link, &mut |bytes| show(true, bytes))?;
+                    log.catch_up(link, &mut |bytes| _ = show(true, bytes))?;
                 }
                 if let Some(check) = unseen
                     && let Some(echo) = echo(link, run)?
