@@ -90,7 +90,8 @@ fn folders_and_data_of_one_name_from_other_places_or_people_are_kept_apart() {
 fn two_who_push_or_pull_the_same_at_once_do_not_mix_it() {
     let pair = ready!();
     pair.remote(&["status", "box"]).must(0, &[]);
-    let bytes = folder(&pair, 12 * MIB);
+    folder(&pair, 12 * MIB);
+    let large = pair.near("stuff/large");
     let push = || {
         pair.command(&["push", "box", "--folder", "stuff", "--json"])
             .stdout(Stdio::piped())
@@ -99,7 +100,7 @@ fn two_who_push_or_pull_the_same_at_once_do_not_mix_it() {
             .unwrap()
     };
     let both = [push(), push()].map(|push| Said::of(push.wait_with_output().unwrap()).must(0, &[]).json());
-    assert!(fs_err::read(pushed_to(&pair, "stuff").join("large")).unwrap() == bytes);
+    assert_same(&large, &pushed_to(&pair, "stuff").join("large"));
     // The second found what the first had sent.
     let sent: u64 = both.iter().map(|told| told["sent_bytes"].as_u64().unwrap()).sum();
     assert!(sent < 13 * MIB as u64, "{both:?}");
@@ -107,7 +108,7 @@ fn two_who_push_or_pull_the_same_at_once_do_not_mix_it() {
     fs_err::create_dir_all(pair.far("runs")).unwrap();
     fs_err::create_dir_all(pair.far("runs/a-1")).unwrap();
     fs_err::write(pair.far("runs/a-1/journal.jsonl"), "").unwrap();
-    fs_err::write(pair.far("runs/a-1/large"), &bytes).unwrap();
+    fs_err::copy(&large, pair.far("runs/a-1/large")).unwrap();
     let proxy = Proxy::to(pair.port, &[]);
     pair.add("counted", proxy.port);
     pair.remote(&["status", "counted"]).must(0, &[]);
@@ -121,5 +122,5 @@ fn two_who_push_or_pull_the_same_at_once_do_not_mix_it() {
     pair.remote(&words).must(2, &["another plimsoll is writing to `here`"]);
     proxy.let_go();
     Said::of(slow.wait_with_output().unwrap()).must(0, &[]);
-    assert!(fs_err::read(pair.near("here/large")).unwrap() == bytes);
+    assert_same(&large, &pair.near("here/large"));
 }
