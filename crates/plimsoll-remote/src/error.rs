@@ -1,5 +1,6 @@
 //! What goes wrong between two machines, as facts.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use plimsoll_machine::Bytes;
@@ -279,6 +280,9 @@ impl RemoteError {
             }
             RemoteError::Changed { .. } => "wait until nobody writes to it, and run the same command again",
             RemoteError::NotAsAsked { .. } => "nothing is trained with other settings: nothing was started",
+            RemoteError::Io(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                "make room here; the same command goes on from what has come"
+            }
             _ => return None,
         })
     }

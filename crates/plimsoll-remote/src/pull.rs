@@ -167,7 +167,11 @@ impl Fetch<'_> {
                     let bytes = unpack(&self.far, body, packed, &digest)?;
                     match bytes.get(..span(self.length, wanted[came])) {
                         Some(bytes) => {
-                            self.receiver.put(self.path, wanted[came], bytes)?;
+                            let put = self.receiver.put(self.path, wanted[came], bytes);
+                            put.map_err(|error| {
+                                let part = self.receiver.part(self.path);
+                                std::io::Error::new(error.kind(), format!("cannot write `{}`: {error}", part.display()))
+                            })?;
                             self.pulled.done += Bytes(bytes.len() as u64);
                         }
                         None => changed = true,

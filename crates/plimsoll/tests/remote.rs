@@ -443,3 +443,40 @@ fn a_full_disk_is_told_before_and_in_the_middle_and_what_was_sent_is_kept() {
     assert!(ending["code"].as_i64().is_some_and(|code| code != 0), "{ending}");
     disk.free();
 }
+
+#[test]
+fn a_full_disk_here_is_told_before_and_in_the_middle_and_what_came_is_kept() {
+    drop(ready!());
+    let place = tempfile::tempdir().unwrap();
+    let disk = match support_run::disk::Disk::mount(place.path().join("disk"), plimsoll_machine::Bytes::mib(48)) {
+        Ok(disk) => disk,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let pair = ready!();
+    folder(&pair, 30 * MIB);
+    fs_err::create_dir_all(pair.far("runs/a-1")).unwrap();
+    fs_err::write(pair.far("runs/a-1/journal.jsonl"), "").unwrap();
+    fs_err::rename(pair.near("stuff/large"), pair.far("runs/a-1/large")).unwrap();
+    let out = place.path().join("disk/here").display().to_string();
+    let proxy = Proxy::to(pair.port, &[]);
+    pair.lead("far", proxy.port);
+    pair.remote(&["add", "far", &format!("ssh://far{}", pair.far("").display())]).must(0, &[]);
+    pair.remote(&["status", "far"]).must(0, &[]);
+    // Two connections have been made and some blocks have been asked for.
+    let proxy = Proxy::to(pair.port, &[Fate::Wait(2 * proxy.sent() + 1000)]);
+    pair.lead("far", proxy.port);
+    let pull = pair.command(&["pull", "far", "--out", &out]).stderr(Stdio::piped()).spawn().unwrap();
+    until("blocks are under way", || (proxy.met() > 0).then_some(()));
+    disk.fill();
+    proxy.let_go();
+    let ended = pull.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    let words = ["cannot write `", "large", "No space left on device", "hint: make room here"];
+    assert!(words.iter().all(|word| stderr.contains(word)), "{stderr}");
+    pair.remote(&["pull", "far", "--out", &out]).must(1, &["are to be sent"]);
+    disk.free();
+    let told = pair.remote(&["pull", "far", "--out", &out, "--json"]).must(0, &[]).json();
+    assert!(told["sent_bytes"].as_u64().unwrap() < 30 * MIB as u64, "{told}");
+    assert_same(&pair.far("runs/a-1/large"), &place.path().join("disk/here/large"));
+}

@@ -119,11 +119,11 @@ pub fn pull(args: &FarPullArgs) -> Result<(), Fail> {
     is_ours(&out, &mark)?;
     fs_err::create_dir_all(&out).or_usage()?;
     let _lock = take(&out)?;
-    // Another one may have had it meanwhile.
-    is_ours(&out, &mark)?;
-    // First of all, so that a pull that is cut short can be gone on with.
-    let text = serde_json::to_vec_pretty(&mark).or_failed()?;
-    atomic_write(&out.join(MARK), &text).or_failed()?;
+    // Another one may have had it meanwhile. The mark comes first of all, so that a pull that is cut short can be gone on with.
+    if !is_ours(&out, &mark)? {
+        let text = serde_json::to_vec_pretty(&mark).or_failed()?;
+        atomic_write(&out.join(MARK), &text).or_failed()?;
+    }
     let checkpoints = (!args.checkpoints).then_some("checkpoints");
     let exclude = LEFT.iter().copied().chain(checkpoints).chain(args.exclude.iter().map(String::as_str));
     let exclude: Vec<String> = exclude.map(str::to_string).collect();
@@ -154,8 +154,8 @@ fn take(out: &Path) -> Result<fs_err::File, Fail> {
     }
 }
 
-/// Refuses a folder that holds anything but this run, brought before.
-fn is_ours(out: &Path, mark: &serde_json::Value) -> Result<(), Fail> {
+/// Refuses a folder that holds anything but this run, brought before; whether it is marked as that.
+fn is_ours(out: &Path, mark: &serde_json::Value) -> Result<bool, Fail> {
     // What a pull leaves that is killed before it has written its mark.
     let is_own = |name: &str| name == LOCK || name.starts_with(&format!(".{MARK}.tmp-"));
     let empty = match fs_err::read_dir(out) {
@@ -165,8 +165,9 @@ fn is_ours(out: &Path, mark: &serde_json::Value) -> Result<(), Fail> {
     };
     let found = fs_err::read(out.join(MARK)).ok();
     let found = found.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-    match empty || found.as_ref() == Some(mark) {
-        true => Ok(()),
+    match found.as_ref() == Some(mark) {
+        true => Ok(true),
+        false if empty => Ok(false),
         false => Err(Fail::usage(format!("`{}` holds something else than this run", out.display()))
             .hint("name another folder with --out")),
     }
@@ -180,17 +181,17 @@ mod tests {
     fn a_folder_is_this_runs_if_nothing_is_in_it_but_what_a_killed_pull_left() {
         let out = tempfile::tempdir().unwrap();
         let (mark, other) = (json!({ "run": "a-1" }), json!({ "run": "a-2" }));
-        assert!(is_ours(&out.path().join("none"), &mark).is_ok() && is_ours(out.path(), &mark).is_ok());
+        assert!(!is_ours(&out.path().join("none"), &mark).unwrap() && !is_ours(out.path(), &mark).unwrap());
         // Killed between the lock and the name of the mark.
         let lock = take(out.path()).unwrap();
         fs_err::write(out.path().join("..remote.json.tmp-77-0"), "{").unwrap();
-        assert!(is_ours(out.path(), &mark).is_ok());
+        assert!(!is_ours(out.path(), &mark).unwrap());
         assert!(take(out.path()).is_err());
         drop(lock);
         assert!(take(out.path()).is_ok());
         fs_err::write(out.path().join(MARK), mark.to_string()).unwrap();
         fs_err::write(out.path().join("job.toml"), "").unwrap();
-        assert!(is_ours(out.path(), &mark).is_ok() && is_ours(out.path(), &other).is_err());
+        assert!(is_ours(out.path(), &mark).unwrap() && is_ours(out.path(), &other).is_err());
         fs_err::remove_file(out.path().join(MARK)).unwrap();
         assert!(is_ours(out.path(), &mark).is_err());
     }

@@ -178,3 +178,31 @@ fn line(run: &RunSeen) -> String {
     let why = run.why.as_ref().map_or(String::new(), |why| format!("  {why}"));
     format!("{}  {}{there}{steps}{loss}{left}{exit}{why}", run.run, run.status)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Write, pipe};
+
+    use plimsoll_remote::Patience;
+    use plimsoll_remote::wire::{GREETING, read_message, write_message};
+
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_log_that_cannot_be_is_no_reason_to_fall() {
+        let ((mut far_in, near_out), (near_in, mut far_out)) = (pipe().unwrap(), pipe().unwrap());
+        std::thread::spawn(move || {
+            far_out.write_all(GREETING).unwrap();
+            let hello = Answer::Hello { version: "0".to_string(), dir: "/far".to_string() };
+            write_message(&mut far_out, &hello, &[]).unwrap();
+            for body in [&b"last words"[..], &[]] {
+                read_message::<Ask>(&mut far_in).unwrap().unwrap();
+                write_message(&mut far_out, &Answer::Text { from: u64::MAX - 3 }, body).unwrap();
+            }
+        });
+        let link = Link::over_pipes("here", near_in, near_out, Patience::default()).unwrap();
+        let (mut log, mut heard) = (Log::of("a-1", None).unwrap(), Vec::new());
+        assert!(log.catch_up(&link, &mut |bytes| heard.extend_from_slice(bytes)).unwrap());
+        assert_eq!(heard, b"last words");
+    }
+}
