@@ -190,8 +190,8 @@ fn see_off(remote: &Remote, started: &Started, check: Option<Check>, json: bool)
         }
         (None, Err(fail)) => return Err(fail),
         (Some(error), Ok(_)) => {
-            let hint = format!("nothing is trained with other settings: `{run}` was stopped");
-            return Err(failed(error).hint(hint));
+            let how = if stopping { "was stopped" } else { "has ended by itself" };
+            return Err(failed(error).hint(format!("nothing is trained with other settings: `{run}` {how}")));
         }
         (Some(error), Err(fail)) => {
             let why = fail.fact.map_or(String::new(), |fact| format!(": {fact:#}"));
