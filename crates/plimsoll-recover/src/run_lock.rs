@@ -4,7 +4,7 @@
 //! that still saves after its supervisor was killed keeps a hasty `resume` waiting. While the holder itself lives,
 //! nothing is worth waiting for.
 
-use std::io::{Read, Seek, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -60,6 +60,25 @@ impl RunLock {
         file.rewind()?;
         write!(file, "{}", std::process::id())?;
         Ok(RunLock { file })
+    }
+
+    /// Whether somebody holds the lock of the run folder `run`. It is tried, shared and for an instant; nothing is made.
+    pub fn is_held(run: &Path) -> std::io::Result<bool> {
+        let path = run.join(NAME);
+        let file = match fs::File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // Closing the file gives back what was taken.
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(error) => {
+                let error = std::io::Error::from(error);
+                Err(std::io::Error::new(error.kind(), format!("cannot try the lock `{}`: {error}", path.display())))
+            }
+        }
     }
 
     /// Its descriptor, for the one child that shall hold the lock for as long as it lives.

@@ -59,7 +59,7 @@ impl fmt::Display for Address {
         if let Some(port) = self.port {
             write!(f, ":{port}")?;
         }
-        write!(f, "{}{}", if self.dir.starts_with('~') { "/" } else { "" }, self.dir)
+        write!(f, "{}{}", if self.dir.starts_with('~') { "/" } else { "" }, escaped(&self.dir))
     }
 }
 
@@ -106,17 +106,20 @@ impl FromStr for Address {
     }
 }
 
-/// The text with what stands between the first `:` of a user and the `@` left out.
+/// The text with what stands between the first `:` of a user and the last `@` left out: a secret may hold any character, and
+/// who mistypes an address may forget its scheme.
 fn without_secret(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_string() };
-    let end = rest.find('/').unwrap_or(rest.len());
-    match rest[..end].rsplit_once('@') {
-        Some((user, host)) if user.contains(':') => {
-            let user = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}:...@{host}{}", &rest[end..])
-        }
-        _ => text.to_string(),
+    let (scheme, rest) = text.split_at(text.find("://").map_or(0, |at| at + 3));
+    match rest.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?.0, host))) {
+        Some((user, host)) => format!("{scheme}{user}:...@{host}"),
+        None => text.to_string(),
     }
+}
+
+/// A folder as an address has it: whatever would mean something else there as `%20` and the like.
+fn escaped(dir: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~+,:@=".contains(&byte);
+    dir.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// `%20` and the like as the characters that they stand for.
@@ -136,6 +139,8 @@ fn unescaped(path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -155,6 +160,40 @@ mod tests {
     fn a_password_is_refused_and_not_repeated() {
         let error = "ssh://me:geheim@host/dir".parse::<Address>().unwrap_err().to_string();
         assert!(error.contains("password") && !error.contains("geheim"), "{error}");
+        for text in
+            ["ssh://me:ge/heim@host/dir", "ssh://me:ge#heim@host/", "me:geheim@host:dir", "ssh://me:x@geheim@h o/"]
+        {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(!error.contains("heim") && error.contains("me:...@h"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_folder_of_any_name_is_written_so_that_it_is_read_again(dir in "[a-zA-Z0-9 #?%~@:\\\\ü.&=+'\"$]{1,12}(/[#?%fF2 a.~]{0,6}){0,3}") {
+            let address = Address { user: None, host: "box".to_string(), port: None, dir: String::new() };
+            for dir in [format!("/{dir}"), format!("~/{dir}")] {
+                let written = Address { dir, ..address.clone() }.to_string();
+                // What cannot be an address at all (no folder is left, or one of dots) is refused, and not another one.
+                if let Ok(read) = written.parse::<Address>() {
+                    prop_assert_eq!(read.to_string().parse::<Address>().unwrap(), read);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn signs_that_mean_something_in_an_address_stay_in_the_folder() {
+        for (text, word) in [
+            ("ssh://h/srv/a%23b", "'/srv/a#b'"),
+            ("ssh://h/srv/a%3Fb", "'/srv/a?b'"),
+            ("ssh://h/srv/a%25ffb", "/srv/a%ffb"),
+            ("ssh://h/~/a%25", "\"$HOME\"/a%"),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.dir_word(), word);
+            assert_eq!(address.to_string(), text);
+        }
     }
 
     #[test]

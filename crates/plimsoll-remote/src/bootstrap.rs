@@ -1,20 +1,28 @@
-//! How the program gets to the far side, with nothing there but a shell: `cat` behind what is there already, `sha256sum`,
-//! a new name.
+//! How the program gets to the far side, with nothing there but a shell: `dd` behind what is there already, `cp`,
+//! `sha256sum`, a new name.
 //!
-//! Invariant: under its own name, which holds its digest, the program is whole and starts. A copy that was cut short is gone
-//! on with, one that is damaged is removed.
+//! Invariant: under its own name, which holds its digest, the program is whole and starts, and nobody can write to it. A copy
+//! that was cut short is gone on with, one that is damaged is removed. Any number may copy at once, those too whose near side
+//! is gone: each writes the same bytes to the same places, and what gets the name is a copy of that.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::Stdio;
+use std::time::Duration;
 
 use plimsoll_machine::Bytes;
 
+use crate::pulse::{Pulse, Watchdog};
 use crate::ssh::{failure, last_lines};
 use crate::{Address, Digest, RemoteError, Ssh};
 
 /// Exit status of a script whose copy is damaged, and of one whose copy does not start.
 const DAMAGED: i32 = 72;
 const NOT_STARTED: i32 = 70;
+
+/// Blocks of `dd`.
+const STEP: u64 = 64 << 10;
+/// Without anything being taken, or while what was sent is looked at.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What the script that found no program says of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,33 +86,38 @@ pub fn install(
     }
     let mut file = fs_err::File::open(program)?;
     let length = file.metadata()?.len();
-    let from = if found.part > length { 0 } else { found.part };
-    let needed = Bytes(length - from);
+    let from = if found.part > length { 0 } else { found.part - found.part % STEP };
+    let needed = Bytes(length - from + length);
     if let Some(free) = found.free.filter(|free| needed > *free) {
         return Err(RemoteError::NoRoom { place: ssh.address().to_string(), needed, free });
     }
     file.seek(SeekFrom::Start(from))?;
-    let append = if from == 0 { ">" } else { ">>" };
     let head = format!("d={}; b=$d/bin/plimsoll-{digest}; p=$b.part;", ssh.address().dir_word());
-    let send = format!("{head} cat {append} \"$p\"");
+    let send = format!("{head} dd of=\"$p\" bs={STEP} seek={} conv=notrunc", from / STEP);
     // Programs are made to be packed; ssh does that by itself.
-    shell(ssh, &["-T", "-C"], &send, |into| {
+    shell(ssh, &["-T", "-C"], &send, |into, pulse| {
         let (mut buffer, mut sent) = (vec![0; 256 << 10], from);
         loop {
             match file.read(&mut buffer)? {
                 0 => return Ok(()),
                 read => into.write_all(&buffer[..read]).map(|()| sent += read as u64)?,
             }
+            pulse.beat();
             told(Bytes(sent), Bytes(length));
         }
     })?;
+    // What another one has brought meanwhile is as good, whatever became of ours.
     let check = format!(
-        "{head} if command -v sha256sum >/dev/null; then h=$(sha256sum < \"$p\"); else h=$(shasum -a 256 < \"$p\"); fi; \
-         case $h in {digest}*) ;; *) rm -f \"$p\"; echo \"its digest is $h\" >&2; exit {DAMAGED};; esac; \
-         chmod 755 \"$p\" && {{ sync \"$p\" 2>/dev/null || sync; }} && mv -f \"$p\" \"$b\" && \
-         {{ \"$b\" --version >/dev/null || {{ rm -f \"$b\"; exit {NOT_STARTED}; }}; }}"
+        "{head} n=$b.new-$$; there() {{ [ -x \"$b\" ]; }}; if there; then rm -f \"$p\"; exit 0; fi; \
+         if [ ! -f \"$p\" ]; then there && exit 0; echo 'somebody took it away' >&2; exit {DAMAGED}; fi; \
+         cp \"$p\" \"$n\" || {{ rm -f \"$n\"; there; exit; }}; \
+         if command -v sha256sum >/dev/null; then h=$(sha256sum < \"$n\"); else h=$(shasum -a 256 < \"$n\"); fi; \
+         case $h in {digest}*) ;; *) rm -f \"$n\" \"$p\"; there && exit 0; echo \"its digest is $h\" >&2; exit {DAMAGED};; esac; \
+         chmod 755 \"$n\" && {{ sync \"$n\" 2>/dev/null || sync; }} && \
+         {{ \"$n\" --version >/dev/null || {{ there && exit 0; rm -f \"$n\" \"$p\"; exit {NOT_STARTED}; }}; }} && \
+         mv -f \"$n\" \"$b\" && rm -f \"$p\" \"$b\".new-* || there"
     );
-    shell(ssh, &["-T"], &check, |_| Ok(()))
+    shell(ssh, &["-T"], &check, |_, _| Ok(()))
 }
 
 /// Runs a script there, fed by `feed`.
@@ -112,18 +125,24 @@ fn shell(
     ssh: &Ssh,
     options: &[&str],
     script: &str,
-    feed: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    feed: impl FnOnce(&mut dyn Write, &Pulse) -> std::io::Result<()>,
 ) -> Result<(), RemoteError> {
     let host = ssh.address().host();
     let mut command = ssh.command(options, Some(script));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child =
         command.spawn().map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
+    let pulse = Pulse::heard(PATIENCE);
+    let watchdog = Watchdog::over(&child, pulse.clone());
     // A pipe that breaks is explained by what ssh says of it.
-    let fed = child.stdin.take().map_or(Ok(()), |mut stdin| feed(&mut stdin));
+    let fed = child.stdin.take().map_or(Ok(()), |mut stdin| feed(&mut stdin, &pulse));
     let ended = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     match ended.status.code() {
+        None if watchdog.has_bitten() => {
+            let (seconds, said) = (PATIENCE.as_secs(), last_lines(&said));
+            Err(RemoteError::Silent { host: host.to_string(), seconds, said })
+        }
         Some(0) => fed.map_err(|_| RemoteError::Lost { host: host.to_string(), said: last_lines(&said) }),
         Some(DAMAGED) => Err(RemoteError::Damaged { host: host.to_string(), said: last_lines(&said) }),
         Some(NOT_STARTED) => Err(RemoteError::DoesNotRun { host: host.to_string(), said: last_lines(&said) }),

@@ -1,5 +1,6 @@
 //! What goes wrong between two machines, as facts.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use plimsoll_machine::Bytes;
@@ -31,6 +32,16 @@ pub enum RemoteError {
         /// What is wrong in it.
         why: String,
     },
+    /// One entry of it cannot.
+    #[error("`{}`: remote `{name}`: {why}", path.display())]
+    Entry {
+        /// The file.
+        path: PathBuf,
+        /// The entry.
+        name: String,
+        /// What is wrong in it.
+        why: String,
+    },
     /// Nobody has given that name.
     #[error("there is no remote `{name}`; known: {}", if known.is_empty() { "none" } else { known })]
     NoSuchRemote {
@@ -53,6 +64,12 @@ pub enum RemoteError {
         /// What is wrong.
         why: String,
     },
+    /// `PLIMSOLL_SSH_PATIENCE` cannot be understood.
+    #[error("PLIMSOLL_SSH_PATIENCE = `{text}`: expected seconds, at least 1")]
+    Patience {
+        /// What it holds.
+        text: String,
+    },
     /// `PLIMSOLL_SSH` cannot be understood.
     #[error("PLIMSOLL_SSH = `{text}` is no command line")]
     SshCommand {
@@ -73,6 +90,16 @@ pub enum RemoteError {
         /// The host.
         host: String,
         /// What ssh said.
+        said: String,
+    },
+    /// It can be reached, and says nothing.
+    #[error("`{host}` says nothing for {seconds} s{}", if said.is_empty() { String::new() } else { format!(" but `{said}`") })]
+    Silent {
+        /// The host.
+        host: String,
+        /// So long was waited.
+        seconds: u64,
+        /// What came instead.
         said: String,
     },
     /// It does not let us in.
@@ -167,6 +194,24 @@ pub enum RemoteError {
         /// What it said.
         fact: String,
     },
+    /// A job that is a text of its own length.
+    #[error("the job is {length} long, and at most {most} are taken")]
+    JobTooLong {
+        /// So long.
+        length: Bytes,
+        /// So long may it be.
+        most: Bytes,
+    },
+    /// More than anybody would send.
+    #[error("`{host}` sends more {what} than are taken: {most}")]
+    TooMuch {
+        /// The host.
+        host: String,
+        /// Of what.
+        what: &'static str,
+        /// So much is.
+        most: String,
+    },
     /// A file was written to while it was read.
     #[error("`{path}` changed while it was copied")]
     Changed {
@@ -205,9 +250,16 @@ impl RemoteError {
     /// What to do about it, where that is known.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
+            RemoteError::Entry { .. } => {
+                "`plimsoll remote remove NAME` forgets it, and `plimsoll remote add` gives it anew"
+            }
             RemoteError::NoSuchRemote { .. } => "plimsoll remote add NAME ssh://user@host[:port]/dir",
             RemoteError::NoSsh { .. } => "install OpenSSH's client, or name another with PLIMSOLL_SSH",
             RemoteError::Unreachable { .. } => "is it up, and are host and port right? `ssh HOST true` tells more",
+            RemoteError::Silent { .. } => {
+                "does a login shell wait for something there (~/.bashrc), or a disk that does not answer? `ssh HOST true` tells; \
+                 PLIMSOLL_SSH_PATIENCE=SECONDS waits longer"
+            }
             RemoteError::KeyRefused { .. } => {
                 "nothing is asked for interactively: put a key on the host (ssh-copy-id), load it into ssh-agent, or name \
                  it in ~/.ssh/config"
@@ -223,9 +275,13 @@ impl RemoteError {
             RemoteError::NoRoom { .. } | RemoteError::FarDiskFull { .. } => {
                 "make room there, or leave files out with --exclude; the same command goes on from what is there"
             }
+            RemoteError::JobTooLong { .. } => {
+                "it names too many files; fewer and larger ones in `data.train` do the same"
+            }
             RemoteError::Changed { .. } => "wait until nobody writes to it, and run the same command again",
-            RemoteError::NotAsAsked { .. } => {
-                "nothing is trained with other settings: the run was not started, or was stopped"
+            RemoteError::NotAsAsked { .. } => "nothing is trained with other settings: nothing was started",
+            RemoteError::Io(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                "make room here; the same command goes on from what has come"
             }
             _ => return None,
         })

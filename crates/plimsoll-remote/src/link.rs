@@ -1,21 +1,25 @@
 //! A connection to the far side: what is asked goes out, answers come in, in order.
 //!
-//! Invariant: a connection that ends is an error that says what ssh said of it; nothing waits for an answer that cannot
-//! come. A thread shows the far side that we are there, so that one whose network is gone ends by itself.
+//! Invariant: a connection that ends, or says nothing for a minute, is an error that says what ssh said of it; nothing waits
+//! for an answer that cannot come. A thread shows the far side that we are there, so that one whose network is gone ends by
+//! itself. What nobody has taken yet is at most a few answers, whatever the far side sends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::pulse::{Heard, Pulse, Watchdog};
 use crate::ssh::{failure, last_lines};
-use crate::wire::{ABSENT, Answer, Ask, GREETING, WireError, read_message, write_message};
-use crate::{RemoteError, Ssh};
+use crate::wire::{ABSENT, Answer, Ask, GREETING, RunSeen, WireError, read_message, write_message};
+use crate::{Patience, RemoteError, Ssh};
 
-/// How often the far side hears from us.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Answers that nobody has taken yet. Those to what is under way are small, or wait on the wire.
+const WAITING: usize = 2;
+/// Between two looks at whether anything is heard.
+const LOOK: Duration = Duration::from_millis(100);
 /// What a login shell may print before we are heard.
 const MOST_JUNK: usize = 64 << 10;
 /// What is kept of what ssh says.
@@ -24,12 +28,15 @@ const MOST_SAID: usize = 16 << 10;
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
 type Output = Arc<Mutex<Option<Box<dyn Write + Send>>>>;
+type Received = Result<(Answer, Vec<u8>), WireError>;
 
 /// A connection that stands.
 pub struct Link {
     host: String,
     output: Output,
-    answers: Receiver<Result<(Answer, Vec<u8>), WireError>>,
+    answers: Receiver<Received>,
+    pulse: Pulse,
+    patience: Patience,
     process: Mutex<Option<Process>>,
     dir: String,
     version: String,
@@ -41,12 +48,13 @@ struct Process {
     child: Child,
     said: Arc<Mutex<Vec<u8>>>,
     listener: Option<JoinHandle<()>>,
+    watchdog: Watchdog,
 }
 
 /// What answered.
 pub enum Opened {
     /// The program.
-    Link(Link),
+    Link(Box<Link>),
     /// The script: the program is not there. What it says of the machine.
     Absent(String),
 }
@@ -54,46 +62,70 @@ pub enum Opened {
 impl Link {
     /// Connects and runs `script`, which ends in the far side of this program.
     pub fn open(ssh: &Ssh, script: &str) -> Result<Opened, RemoteError> {
-        let mut process = Process::start(ssh, ssh.command(&["-T"], Some(script)))?;
+        let patience = ssh.patience();
+        let pulse = Pulse::awaited(patience.greeting);
+        let mut process = Process::start(ssh, ssh.command(&["-T"], Some(script)), pulse.clone())?;
         let (stdin, stdout) = (process.child.stdin.take(), process.child.stdout.take());
         let (Some(stdin), Some(stdout)) = (stdin, stdout) else {
             return Err(WireError::Cut.into());
         };
-        Link::over(ssh.address().host(), stdout, stdin, Some(process))
+        Link::over(
+            ssh.address().host(),
+            Heard { input: stdout, pulse: pulse.clone() },
+            stdin,
+            Some(process),
+            pulse,
+            patience,
+        )
     }
 
-    /// Over any two pipes, without a process.
+    /// Over any two pipes, without a process: their first word is waited for without an end.
     pub fn over_pipes(
         host: &str,
         input: impl Read + Send + 'static,
         output: impl Write + Send + 'static,
+        patience: Patience,
     ) -> Result<Link, RemoteError> {
-        match Link::over(host, input, output, None)? {
-            Opened::Link(link) => Ok(link),
+        let pulse = Pulse::awaited(patience.greeting);
+        match Link::over(host, Heard { input, pulse: pulse.clone() }, output, None, pulse, patience)? {
+            Opened::Link(link) => Ok(*link),
             Opened::Absent(found) => Err(RemoteError::Junk { host: host.to_string(), found }),
         }
     }
 
     fn over(
         host: &str,
-        input: impl Read + Send + 'static,
+        input: Heard<impl Read + Send + 'static>,
         output: impl Write + Send + 'static,
         mut process: Option<Process>,
+        pulse: Pulse,
+        patience: Patience,
     ) -> Result<Opened, RemoteError> {
+        let silent = |process: &Option<Process>, said: &str| {
+            let (host, seconds) = (host.to_string(), patience.greeting.as_secs());
+            let bitten = process.as_ref().is_some_and(|process| process.watchdog.has_bitten());
+            bitten.then(|| RemoteError::Silent { host, seconds, said: last_lines(said) })
+        };
         let mut input = BufReader::with_capacity(256 << 10, input);
         match greeting(&mut input).map_err(WireError::Pipe)? {
-            Greeting::Program => {}
+            Greeting::Program => pulse.began(patience.silence),
             Greeting::Script => {
                 let mut facts = String::new();
                 let _ = input.take(MOST_JUNK as u64).read_to_string(&mut facts);
                 // A script that failed has said why.
-                return match process.as_mut().map(Process::end) {
+                let ended = process.as_mut().map(Process::end);
+                return match ended {
                     Some((Some(0), _)) | None => Ok(Opened::Absent(facts)),
-                    Some((status, said)) => Err(failure(host, status, &said)),
+                    Some((status, said)) => {
+                        Err(silent(&process, &facts).unwrap_or_else(|| failure(host, status, &said)))
+                    }
                 };
             }
             Greeting::None(junk) => {
                 let (status, said) = process.as_mut().map_or((None, String::new()), Process::end);
+                if let Some(silent) = silent(&process, if junk.trim().is_empty() { &said } else { &junk }) {
+                    return Err(silent);
+                }
                 return Err(match status {
                     Some(0) => RemoteError::Junk { host: host.to_string(), found: last_lines(&junk) },
                     Some(status) if status != 255 => {
@@ -104,16 +136,19 @@ impl Link {
                 });
             }
         }
-        let (to, answers) = channel();
-        std::thread::spawn(move || listen(input, &to));
+        let (to, answers) = sync_channel(WAITING);
+        let hearing = pulse.clone();
+        std::thread::spawn(move || listen(input, &to, &hearing));
         let output: Output = Arc::new(Mutex::new(Some(Box::new(output))));
         let (heart, stop) = channel();
         let beating = Arc::clone(&output);
-        std::thread::spawn(move || beat(&beating, &stop));
+        std::thread::spawn(move || beat(&beating, patience.beat, &stop));
         let mut link = Link {
             host: host.to_string(),
             output,
             answers,
+            pulse,
+            patience,
             process: Mutex::new(process),
             dir: String::new(),
             version: String::new(),
@@ -123,7 +158,7 @@ impl Link {
             Answer::Hello { version, dir } => (link.version, link.dir) = (version, dir),
             other => return Err(unexpected("a greeting", &other).into()),
         }
-        Ok(Opened::Link(link))
+        Ok(Opened::Link(Box::new(link)))
     }
 
     /// The far folder, absolute.
@@ -154,13 +189,37 @@ impl Link {
 
     /// The next answer; a refusal is an error.
     pub fn answer(&self) -> Result<(Answer, Vec<u8>), RemoteError> {
-        let received = self.answers.recv().unwrap_or(Err(WireError::Cut));
+        loop {
+            if let Some(answer) = self.answer_within(LOOK)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// The next answer, where one comes in time.
+    pub fn answer_within(&self, time: Duration) -> Result<Option<(Answer, Vec<u8>)>, RemoteError> {
+        let received = match self.answers.recv_timeout(time) {
+            Err(RecvTimeoutError::Timeout) if !self.pulse.is_gone() => return Ok(None),
+            Ok(received) => received,
+            Err(_) => Err(WireError::Cut),
+        };
+        let host = || self.host.clone();
         match received.map_err(|error| self.judged(error))? {
             (Answer::Failed { full: Some(path), .. }, _) => {
-                Err(RemoteError::FarDiskFull { host: self.host.clone(), path: path.to_string() })
+                Err(RemoteError::FarDiskFull { host: host(), path: path.to_string() })
             }
-            (Answer::Failed { fact, .. }, _) => Err(RemoteError::Far { host: self.host.clone(), fact }),
-            other => Ok(other),
+            (Answer::Failed { fact, .. }, _) => Err(RemoteError::Far { host: host(), fact: harmless(&fact) }),
+            (Answer::Runs { runs }, body) => {
+                let runs = runs.into_iter().map(|run| RunSeen {
+                    run: harmless_line(&run.run),
+                    status: harmless_line(&run.status),
+                    why: run.why.as_deref().map(harmless_line),
+                    host: run.host.as_deref().map(harmless_line),
+                    ..run
+                });
+                Ok(Some((Answer::Runs { runs: runs.collect() }, body)))
+            }
+            other => Ok(Some(other)),
         }
     }
 
@@ -184,6 +243,9 @@ impl Link {
         match (error.is_cut(), process.as_mut()) {
             (true, Some(process)) => {
                 let (status, said) = process.end();
+                if process.watchdog.has_bitten() {
+                    return self.silent();
+                }
                 // Once the program spoke, every end is a lost connection, whatever ssh calls it.
                 let said = match status {
                     Some(255) | None => last_lines(&said),
@@ -191,9 +253,16 @@ impl Link {
                 };
                 RemoteError::Lost { host: self.host.clone(), said }
             }
+            (true, None) if self.pulse.is_gone() => self.silent(),
             (true, None) => RemoteError::Lost { host: self.host.clone(), said: String::new() },
             (false, _) => error.into(),
         }
+    }
+
+    /// It stood, so another one may help.
+    fn silent(&self) -> RemoteError {
+        let said = format!("nothing was heard for {} s", self.patience.silence.as_secs());
+        RemoteError::Lost { host: self.host.clone(), said }
     }
 }
 
@@ -209,13 +278,14 @@ impl Drop for Link {
 }
 
 impl Process {
-    fn start(ssh: &Ssh, mut command: Command) -> Result<Process, RemoteError> {
+    fn start(ssh: &Ssh, mut command: Command, pulse: Pulse) -> Result<Process, RemoteError> {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = started.map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
         let said = Arc::new(Mutex::new(Vec::new()));
         let (heard, stderr) = (Arc::clone(&said), child.stderr.take());
         let listener = stderr.map(|stderr| std::thread::spawn(move || hear(stderr, &heard)));
-        Ok(Process { child, said, listener })
+        let watchdog = Watchdog::over(&child, pulse);
+        Ok(Process { child, said, listener, watchdog })
     }
 
     /// Its exit status and what it said; it is given a moment, then killed.
@@ -251,22 +321,26 @@ fn hear(mut from: impl Read, said: &Mutex<Vec<u8>>) {
     }
 }
 
-fn listen(mut input: impl Read, to: &Sender<Result<(Answer, Vec<u8>), WireError>>) {
+fn listen(mut input: impl Read, to: &SyncSender<Received>, pulse: &Pulse) {
     loop {
         let message = match read_message(&mut input) {
+            Ok(Some((Answer::Pong {}, _))) => continue,
             Ok(Some(message)) => Ok(message),
             Ok(None) => Err(WireError::Cut),
             Err(error) => Err(error),
         };
         let last = message.is_err();
+        // What is not taken here is not the far side's silence.
+        pulse.busy();
         if to.send(message).is_err() || last {
             return;
         }
+        pulse.beat();
     }
 }
 
-fn beat(output: &Output, stop: &Receiver<()>) {
-    while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(HEARTBEAT) {
+fn beat(output: &Output, every: Duration, stop: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(every) {
         let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
         match output.as_mut().map(|output| write_message(output, &Ask::Ping {}, &[])) {
             Some(Ok(())) => {}
@@ -279,6 +353,16 @@ fn beat(output: &Output, stop: &Receiver<()>) {
 pub fn unexpected(expected: &'static str, found: &Answer) -> WireError {
     let found = serde_json::to_string(found).unwrap_or_default();
     WireError::Unexpected { expected, found: found.chars().take(200).collect() }
+}
+
+/// Text of the far side's, as a terminal may be shown it: it moves no cursor and changes no colour.
+fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+/// In one line.
+fn harmless_line(text: &str) -> String {
+    harmless(text).replace('\n', " ")
 }
 
 enum Greeting {

@@ -4,6 +4,7 @@
 //! many under way at once. The far disk is asked before anything is sent. Ended anywhere, by whatever, the next push goes
 //! on from the blocks that are there.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,7 @@ use plimsoll_machine::Bytes;
 use crate::digest::DIGEST_BYTES;
 use crate::file_blocks::{blocks_of, read_block, stamp_of};
 use crate::link::unexpected;
+use crate::pull::list;
 use crate::wire::{Answer, Ask, BLOCK, MOST_DIGESTS, Stamp, There, pack};
 use crate::{Digest, FarPath, Link, RemoteError, digest_of};
 
@@ -63,22 +65,24 @@ pub fn push(link: &Link, items: &[Item], care: Care, told: &mut dyn FnMut(&Pushe
     let mut pushed = Pushed { total: Bytes(stamps.iter().map(|stamp| stamp.length).sum()), ..Pushed::default() };
     link.have_done(&Ask::Lock {})?;
     let there = look(link, items)?;
-    let differs = |stamp: &Stamp, there: &There| care.compare_all || there.stamp != Some(*stamp);
-    let needed = |(stamp, there): (&Stamp, &There)| match differs(stamp, there) {
-        true => stamp.length.saturating_sub(there.part),
-        false => 0,
-    };
-    has_room(link, Bytes(stamps.iter().zip(&there).map(needed).sum()))?;
+    has_room(
+        link,
+        Bytes(stamps.iter().zip(&there).map(|(stamp, there)| needed(stamp, there)).fold(0, u64::saturating_add)),
+    )?;
     let mut sender = Sender { link, under_way: Vec::new(), pushed, told, skip: 0 };
     for ((item, stamp), there) in items.iter().zip(&stamps).zip(&there) {
-        if differs(stamp, there) {
-            match stamp.length <= BLOCK as u64 {
-                true => sender.small(item, stamp)?,
-                false => sender.large(item, stamp)?,
-            }
-        } else {
+        let same = there.stamp == Some(*stamp);
+        if same && (!care.compare_all || (stamp.length > BLOCK as u64 && sender.is_same(item, stamp)?)) {
             sender.pushed.unchanged += 1;
             sender.pushed.done += Bytes(stamp.length);
+        } else if stamp.length <= BLOCK as u64 {
+            sender.small(item, stamp)?;
+        } else {
+            if same {
+                sender.drain(0)?;
+                has_room(link, Bytes(stamp.length))?;
+            }
+            sender.large(item, stamp)?;
         }
         sender.pushed.files += 1;
         (sender.told)(&sender.pushed);
@@ -89,16 +93,56 @@ pub fn push(link: &Link, items: &[Item], care: Care, told: &mut dyn FnMut(&Pushe
     Ok(pushed)
 }
 
-/// Writes a small file there.
+/// Removes what `folder` holds besides `items`: a file that is not here any more may be read there in place of another. What
+/// `exclude` leaves out is neither sent nor removed. How many files went.
+pub fn nothing_else(link: &Link, folder: &FarPath, exclude: &[String], items: &[Item]) -> Result<u64, RemoteError> {
+    link.have_done(&Ask::Lock {})?;
+    let sent: BTreeSet<&FarPath> = items.iter().map(|item| &item.to).collect();
+    let mut old = Vec::new();
+    for file in list(link, folder, exclude)? {
+        let path = folder.join(&file.path)?;
+        if !sent.contains(&path) {
+            old.push(path);
+        }
+    }
+    for some in old.chunks(LOOKED_AT) {
+        link.have_done(&Ask::Remove { paths: some.to_vec() })?;
+    }
+    Ok(old.len() as u64)
+}
+
+/// Writes a file there that is in memory here.
 pub fn write(link: &Link, path: &FarPath, bytes: &[u8]) -> Result<(), RemoteError> {
     link.have_done(&Ask::Lock {})?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, nanos) = (now.as_secs() as i64, now.subsec_nanos());
     let stamp = Stamp { length: bytes.len() as u64, seconds, nanos, executable: false };
-    link.tell(&Ask::Write { path: path.clone(), stamp, digest: digest_of(bytes), packed: false }, bytes)?;
-    match link.answer()?.0 {
-        Answer::Done {} => Ok(()),
-        other => Err(unexpected("`done`", &other).into()),
+    let tell = |ask: &Ask, body: &[u8]| {
+        link.tell(ask, body)?;
+        match link.answer()?.0 {
+            Answer::Done {} | Answer::Begun { .. } => Ok(()),
+            other => Err(RemoteError::from(unexpected("`done`", &other))),
+        }
+    };
+    let path = path.clone();
+    if bytes.len() <= BLOCK {
+        return tell(&Ask::Write { path, stamp, digest: digest_of(bytes), packed: false }, bytes);
+    }
+    tell(&Ask::Begin { path: path.clone() }, &[])?;
+    for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
+        let ask = Ask::Put { path: path.clone(), block: block as u64, digest: digest_of(bytes), packed: false };
+        tell(&ask, bytes)?;
+    }
+    tell(&Ask::Finish { path, stamp }, &[])
+}
+
+/// Room that a file takes while it is sent: what came of it is gone on with, what was there before it stays until it is whole,
+/// and a large one begins as a copy of that. One that looks the same takes none, unless blocks of it turn out to differ.
+fn needed(stamp: &Stamp, there: &There) -> u64 {
+    match there.stamp {
+        Some(before) if before == *stamp => 0,
+        Some(before) if there.part == 0 && stamp.length > BLOCK as u64 => stamp.length.max(before.length),
+        _ => stamp.length.saturating_sub(there.part),
     }
 }
 
@@ -145,6 +189,23 @@ impl Sender<'_> {
         let (packed, body) = pack(&bytes);
         let ask = Ask::Write { path: item.to.clone(), stamp: *stamp, digest: digest_of(&bytes), packed };
         self.tell(&ask, &body, bytes.len())
+    }
+
+    /// Whether all blocks of a file are there as they are here.
+    fn is_same(&mut self, item: &Item, stamp: &Stamp) -> Result<bool, RemoteError> {
+        self.drain(0)?;
+        let file = File::open(&item.from)?;
+        let (mut page, mut page_from, mut bytes) = (Vec::new(), 0, Vec::new());
+        for block in 0..blocks_of(stamp.length) {
+            if block >= page_from + page.len() as u64 {
+                (page, page_from) = (digests(self.link, &item.to, false, block)?, block);
+            }
+            read_block(&file, block, &mut bytes)?;
+            if page.get((block - page_from) as usize) != Some(&digest_of(&bytes)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// A file of many, of which some may be there.
@@ -232,5 +293,31 @@ fn unchanged(item: &Item, stamp: &Stamp) -> Result<(), RemoteError> {
     match stamp_of(&item.from)? == *stamp {
         true => Ok(()),
         false => Err(RemoteError::Changed { path: item.from.display().to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_asked_for_what_will_be_written_beside_what_is_there() {
+        let stamp = |length: usize| Stamp { length: length as u64, seconds: 1, nanos: 0, executable: false };
+        let there = |stamp, part: usize| There { stamp, part: part as u64 };
+        let large = stamp(9 * BLOCK);
+        for (there, expected) in [
+            (there(None, 0), 9 * BLOCK),
+            (there(None, 4 * BLOCK), 5 * BLOCK),
+            // It looks the same, however it is compared.
+            (there(Some(large), 0), 0),
+            // The one before it is copied first.
+            (there(Some(stamp(12 * BLOCK)), 0), 12 * BLOCK),
+            (there(Some(stamp(3 * BLOCK)), 0), 9 * BLOCK),
+            (there(Some(stamp(3 * BLOCK)), 3 * BLOCK), 6 * BLOCK),
+            (there(None, 20 * BLOCK), 0),
+        ] {
+            assert_eq!(needed(&large, &there), expected as u64, "{there:?}");
+        }
+        assert_eq!(needed(&stamp(100), &there(Some(stamp(99 * BLOCK)), 0)), 100);
     }
 }

@@ -68,10 +68,14 @@ fn walk(
     for entry in fs_err::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let name = name.to_str().ok_or_else(|| RemoteError::FarPath { path: entry.path().display().to_string() })?;
-        let path = if below.is_empty() { name.to_string() } else { format!("{below}/{name}") };
-        if excludes.leaves_out(&path) || is_unfinished(name) {
+        let shown = name.to_string_lossy();
+        let path = if below.is_empty() { shown.to_string() } else { format!("{below}/{shown}") };
+        if excludes.leaves_out(&path) || is_unfinished(&shown) {
             continue;
+        }
+        // Asked last, so that it can be left out, by `?` for what is not UTF-8.
+        if name.to_str().is_none() {
+            return Err(RemoteError::FarPath { path: entry.path().display().to_string() });
         }
         let kind = match fs_err::metadata(entry.path()) {
             Ok(kind) => kind,
@@ -109,6 +113,19 @@ mod tests {
         let found = files(folder.path(), &excludes).unwrap();
         let names: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(names, ["a/z.py", "b", "data/fine/1", "link"]);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_an_error_unless_it_is_left_out() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = tempfile::tempdir().unwrap();
+        fs_err::write(folder.path().join("a"), "x").unwrap();
+        fs_err::write(folder.path().join(std::ffi::OsStr::from_bytes(b"b\xff.tmp")), "x").unwrap();
+        let found = |exclude: &[&str]| files(folder.path(), &Excludes::new(exclude).unwrap());
+        assert!(matches!(found(&[]), Err(RemoteError::FarPath { .. })));
+        for exclude in ["*.tmp", "b?.tmp"] {
+            assert_eq!(found(&[exclude]).unwrap().len(), 1);
+        }
     }
 
     #[test]

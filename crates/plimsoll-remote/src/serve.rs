@@ -7,8 +7,8 @@ mod exec;
 
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fs_err::File;
@@ -16,18 +16,18 @@ use plimsoll_machine::space_of;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::digest::DIGEST_BYTES;
-use crate::file_blocks::{Receiver, digests, read_block};
-use crate::keep::{self, Order, RUNS, Record};
+use crate::file_blocks::{Receiver as BlockReceiver, digests, read_block};
+use crate::keep::{self, Order, RUNS, Stopping};
+use crate::pulse::{Heard, Pulse};
+use crate::record::Record;
 use crate::select::{Excludes, files};
 use crate::wire::{
     Answer, Ask, BLOCK, GREETING, MOST_DIGESTS, RunSeen, WireError, pack, read_message, unpack, write_message,
 };
-use crate::{FarPath, RemoteError, digest_of};
+use crate::{FarPath, Patience, RemoteError, digest_of};
 
-/// Silence after which nobody is there any more; pings come every quarter of it.
-const SILENCE: Duration = Duration::from_secs(60);
-/// How long one connection waits for another to end.
-const LOCK_PATIENCE: Duration = Duration::from_secs(75);
+/// Between two looks at whether anybody is there.
+const LOOK: Duration = Duration::from_millis(500);
 /// Files of a listing that go into one answer.
 const LISTED: usize = 500;
 /// What is shown of a log's end.
@@ -56,6 +56,8 @@ pub struct Progress {
     pub eta_seconds: Option<f64>,
     /// Why it stopped or died.
     pub why: Option<String>,
+    /// When it last said something of itself, in milliseconds since 1970.
+    pub last_unix_ms: u64,
 }
 
 /// What can happen.
@@ -66,6 +68,8 @@ pub(crate) enum Event {
     Closed(Option<WireError>),
     /// What is being executed said something.
     Said { talk: bool, bytes: Vec<u8> },
+    /// One of its two outputs has ended; all that came out of it came before.
+    Hushed,
 }
 
 /// Why an answer is a refusal.
@@ -85,36 +89,40 @@ type Done = Result<(Answer, Vec<u8>), Refusal>;
 struct Server<'a, W> {
     dir: PathBuf,
     program: PathBuf,
-    output: W,
+    output: Arc<Mutex<W>>,
     deeds: &'a dyn Deeds,
-    receiver: Receiver,
+    receiver: BlockReceiver,
     lock: Option<File>,
+    patience: Patience,
 }
 
 /// Serves `dir` to whoever is at the other end, until that ends. `program` is this one, by the name
-/// under which runs are started.
+/// under which runs are started. Whoever is silent for longer than `patience` has is gone.
 pub fn serve(
     dir: &Path,
     program: &Path,
     input: impl Read + Send + 'static,
-    output: impl Write,
+    output: impl Write + Send + 'static,
     deeds: &dyn Deeds,
+    patience: Patience,
 ) -> Result<(), RemoteError> {
     let dir = fs_err::canonicalize(dir)?;
     let said = dir.to_str().ok_or_else(|| RemoteError::FarPath { path: dir.display().to_string() })?.to_string();
-    let receiver = Receiver::into_folder(&dir);
+    let receiver = BlockReceiver::into_folder(&dir);
     // Absolute, since verbs are started elsewhere too.
     let program = std::path::absolute(program)?;
-    let mut server = Server { dir, program, output, deeds, receiver, lock: None };
-    server.output.write_all(GREETING).map_err(WireError::Pipe)?;
+    let output = Arc::new(Mutex::new(output));
+    let mut server = Server { dir, program, output: Arc::clone(&output), deeds, receiver, lock: None, patience };
+    server.output().write_all(GREETING).map_err(WireError::Pipe)?;
     server.say(&Answer::Hello { version: env!("CARGO_PKG_VERSION").to_string(), dir: said }, &[])?;
     let (to, events) = sync_channel(8);
-    let (asks, pulse) = (to.clone(), Pulse::default());
+    let (asks, pulse) = (to.clone(), Pulse::heard(patience.silence));
     let input = Heard { input, pulse: pulse.clone() };
     std::thread::spawn(move || listen(BufReader::with_capacity(256 << 10, input), &asks));
+    let (_heart, stop) = channel();
+    std::thread::spawn(move || beat(&output, patience.beat, &stop));
     loop {
-        match events.recv_timeout(SILENCE) {
-            // A message may take long over a slow wire.
+        match events.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) if !pulse.is_gone() => {}
             Ok(Event::Asked(Ask::Ping {}, _)) => {}
             Ok(Event::Asked(Ask::Exec { words, folder }, _)) => {
@@ -130,41 +138,20 @@ pub fn serve(
                     .unwrap_or_else(|refusal| (Answer::Failed { fact: refusal.fact, full: refusal.full }, Vec::new()));
                 server.say(&answer, &body)?;
             }
-            Ok(Event::Said { .. }) => {}
+            Ok(Event::Said { .. } | Event::Hushed) => {}
             Ok(Event::Closed(None)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
             Ok(Event::Closed(Some(error))) => return Err(error.into()),
         }
     }
 }
 
-/// When something was last heard.
-#[derive(Clone)]
-pub(crate) struct Pulse(Arc<Mutex<Instant>>);
-
-impl Default for Pulse {
-    fn default() -> Pulse {
-        Pulse(Arc::new(Mutex::new(Instant::now())))
-    }
-}
-
-impl Pulse {
-    /// Whether nothing has come for so long that nobody is there.
-    fn is_gone(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= SILENCE
-    }
-}
-
-/// An input that notes when something comes.
-struct Heard<R> {
-    input: R,
-    pulse: Pulse,
-}
-
-impl<R: Read> Read for Heard<R> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.input.read(into)?;
-        *self.pulse.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        Ok(read)
+/// Shows the near side that we are there, however long an answer takes.
+fn beat(output: &Mutex<impl Write>, every: Duration, stop: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(every) {
+        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+        if write_message(&mut *output, &Answer::Pong {}, &[]).is_err() {
+            return;
+        }
     }
 }
 
@@ -183,7 +170,11 @@ fn listen(mut input: impl Read, to: &SyncSender<Event>) {
 
 impl<W: Write> Server<'_, W> {
     fn say(&mut self, answer: &Answer, body: &[u8]) -> Result<(), WireError> {
-        write_message(&mut self.output, answer, body)
+        write_message(&mut *self.output(), answer, body)
+    }
+
+    fn output(&self) -> MutexGuard<'_, W> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answer(&mut self, ask: Ask, body: Vec<u8>) -> Done {
@@ -223,6 +214,14 @@ impl<W: Write> Server<'_, W> {
                 let found = gone_is_empty(digests(&file, from, count.min(MOST_DIGESTS)))?;
                 Ok((Answer::Digests { count: (found.len() / DIGEST_BYTES) as u32 }, found))
             }
+            Ask::Remove { paths } => {
+                self.locked()?;
+                for path in &paths {
+                    gone_is_empty(fs_err::remove_file(path.in_folder(&self.dir)).map(|()| Vec::new()))
+                        .map_err(|error| at(path, &error))?;
+                }
+                done()
+            }
             Ask::List { path, exclude, after } => self.list(&path, &exclude, after.as_ref()),
             Ask::Get { path, block } => {
                 let mut bytes = Vec::new();
@@ -237,26 +236,33 @@ impl<W: Write> Server<'_, W> {
                 Ok(text) => only(Answer::Resolved { text }),
                 Err(fact) => Err(Refusal { fact, full: None }),
             },
-            Ask::Start { name, fresh, words, folder, asked, beside } => {
+            Ask::Start { name, fresh, words, folder, asked, beside, token } => {
                 self.locked()?;
-                let order = Order { name, fresh, words, folder, asked, beside };
+                let order = Order { name, fresh, words, folder, asked, beside, token };
                 let started = keep::start(&self.dir, &self.program, &order).map_err(plain)?;
-                let keep::Started { run, echo, ending, log_from, already } = started;
-                only(Answer::Started { run, echo, ending, log_from, already })
+                // However long it is planned and followed: others may push meanwhile.
+                self.lock = None;
+                let keep::Started { run, log_from, already } = started;
+                only(Answer::Started { run, log_from, already })
+            }
+            Ask::Echo { run } => {
+                let echo = keep::is_run_name(&run).then(|| keep::echo(&self.dir, &run)).flatten();
+                only(Answer::Echoed { echo })
             }
             Ask::Runs {} => only(Answer::Runs { runs: self.runs() }),
             Ask::Run { run } => match self.run(&run) {
                 Some(seen) => only(Answer::Runs { runs: vec![seen] }),
                 None => Err(plain(format!("there is no run `{}`", run.escape_debug()))),
             },
+            // Whoever asks sees by itself how it ended, where it has.
             Ask::Stop { run } => match keep::stop(&self.dir, &run).map_err(plain)? {
-                true => done(),
-                false => Err(plain(format!("nobody works on `{}`", run.escape_debug()))),
+                Stopping::Asked | Stopping::Nobody => done(),
+                Stopping::Elsewhere(host) => Err(plain(keep::out_of_reach(&run, &host))),
             },
         }
     }
 
-    /// One connection writes at a time. Another one that is really a broken one ends within [`SILENCE`].
+    /// One connection writes at a time. Another one that is really a broken one ends after a silence, which is waited for.
     fn take_lock(&mut self) -> Result<(), Refusal> {
         if self.lock.is_some() {
             return Ok(());
@@ -264,7 +270,7 @@ impl<W: Write> Server<'_, W> {
         let path = self.dir.join(".remote-lock");
         let file = fs_err::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(|error| at(&name(".remote-lock"), &error))?;
-        let by = Instant::now() + LOCK_PATIENCE;
+        let by = Instant::now() + self.patience.silence * 5 / 4;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
@@ -325,9 +331,11 @@ impl<W: Write> Server<'_, W> {
         let folder = self.dir.join(RUNS).join(name);
         let record = Record::read(&self.dir, name);
         let progress = self.deeds.look(&folder);
-        let alive = record.as_ref().is_some_and(Record::alive);
-        let ending = record.as_ref().and_then(Record::ended);
-        let progress = match (progress, &record) {
+        let alive = record.as_ref().is_some_and(|record| record.alive(&self.dir, name));
+        let ending = record.as_ref().and_then(|record| record.ended(&self.dir, name));
+        let host = record.as_ref().filter(|_| alive).and_then(Record::elsewhere).map(str::to_string);
+        let began_unix_ms = record.as_ref().map_or(0, |record| record.began_unix_ms);
+        let mut progress = match (progress, &record) {
             (Some(progress), _) => progress,
             (None, Some(_)) => {
                 let status = if ending.is_none() { "planning" } else { "refused" };
@@ -335,10 +343,13 @@ impl<W: Write> Server<'_, W> {
             }
             (None, None) => return None,
         };
-        let Progress { status, step, total_steps, loss, eta_seconds, why } = progress;
-        let began_unix_ms = record.map_or(0, |record| record.began_unix_ms);
+        // What it said of itself before it was started again says nothing about now.
+        if alive && progress.last_unix_ms < began_unix_ms {
+            progress.status = "planning".to_string();
+        }
+        let Progress { status, step, total_steps, loss, eta_seconds, why, last_unix_ms: _ } = progress;
         let run = name.to_string();
-        Some(RunSeen { run, status, step, total_steps, loss, eta_seconds, why, alive, ending, began_unix_ms })
+        Some(RunSeen { run, status, step, total_steps, loss, eta_seconds, why, alive, ending, began_unix_ms, host })
     }
 }
 

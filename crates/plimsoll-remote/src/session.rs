@@ -60,17 +60,30 @@ impl Session {
         let host = || self.ssh.address().host().to_string();
         let script = bootstrap::opening(self.ssh.address(), &self.digest);
         let facts = match Link::open(&self.ssh, &script)? {
-            Opened::Link(link) => return Ok(link),
+            Opened::Link(link) => return Ok(*link),
             Opened::Absent(facts) => facts,
         };
-        let found = bootstrap::facts(&facts)
-            .ok_or_else(|| RemoteError::Junk { host: host(), found: crate::ssh::last_lines(&facts) })?;
         let mut told = |sent, total| note(Note::Program { sent, total });
-        bootstrap::install(&self.ssh, &self.program, &self.digest, &found, &mut told)?;
+        match self.bring(&facts, &mut told) {
+            // What came before was not what it should be, or somebody took it away: once more from the beginning.
+            Err(RemoteError::Damaged { .. }) => match Link::open(&self.ssh, &script)? {
+                Opened::Link(link) => return Ok(*link),
+                Opened::Absent(facts) => self.bring(&facts, &mut told)?,
+            },
+            other => other?,
+        }
         match Link::open(&self.ssh, &script)? {
-            Opened::Link(link) => Ok(link),
+            Opened::Link(link) => Ok(*link),
             Opened::Absent(facts) => Err(RemoteError::Junk { host: host(), found: crate::ssh::last_lines(&facts) }),
         }
+    }
+
+    fn bring(&self, facts: &str, told: &mut dyn FnMut(Bytes, Bytes)) -> Result<(), RemoteError> {
+        let found = bootstrap::facts(facts).ok_or_else(|| RemoteError::Junk {
+            host: self.ssh.address().host().to_string(),
+            found: crate::ssh::last_lines(facts),
+        })?;
+        bootstrap::install(&self.ssh, &self.program, &self.digest, &found, told)
     }
 
     /// Does `deed` over a connection, and again over the next one where that breaks: as long as each gets further, which
@@ -96,7 +109,8 @@ impl Session {
                 Err(error) => error,
             };
             // One that stood before may be away for a moment.
-            let again = error.is_cut() || (stood && matches!(error, RemoteError::Unreachable { .. }));
+            let away = matches!(error, RemoteError::Unreachable { .. } | RemoteError::Silent { .. });
+            let again = error.is_cut() || (stood && away);
             let now = done().saturating_add(sent);
             tries = if now > before { 0 } else { tries + 1 };
             before = before.max(now);

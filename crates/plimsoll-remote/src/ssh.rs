@@ -1,17 +1,20 @@
 //! The system's `ssh`, and what its failures mean.
 //!
 //! Everything about keys, hosts and jumps is in the user's own ssh configuration; nothing is asked for interactively, and
-//! no secret comes through here. `PLIMSOLL_SSH` names another program or gives it options, as `GIT_SSH_COMMAND` does.
+//! no secret comes through here. `PLIMSOLL_SSH` names another program or gives it options, as `GIT_SSH_COMMAND` does;
+//! `PLIMSOLL_SSH_PATIENCE` says how many seconds may pass until the far side speaks.
 
 use std::process::Command;
+use std::time::Duration;
 
-use crate::{Address, RemoteError};
+use crate::{Address, Patience, RemoteError};
 
 /// ssh to one address.
 #[derive(Clone, Debug)]
 pub struct Ssh {
     words: Vec<String>,
     address: Address,
+    patience: Patience,
 }
 
 /// For every connection: no questions, a host that is down is told within seconds, one that falls silent is noticed.
@@ -20,20 +23,29 @@ const OPTIONS: [&str; 4] = ["BatchMode=yes", "ConnectTimeout=15", "ServerAliveIn
 impl Ssh {
     /// The program of the environment, or `ssh`.
     pub fn to(address: Address) -> Result<Ssh, RemoteError> {
-        let text = std::env::var("PLIMSOLL_SSH").unwrap_or_default();
-        Ssh::with(address, &text)
+        let mut ssh = Ssh::with(address, &std::env::var("PLIMSOLL_SSH").unwrap_or_default())?;
+        if let Ok(text) = std::env::var("PLIMSOLL_SSH_PATIENCE") {
+            let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
+            ssh.patience.greeting = Duration::from_secs(seconds.ok_or(RemoteError::Patience { text })?);
+        }
+        Ok(ssh)
     }
 
     /// `program` is a command line; empty: `ssh`.
     pub fn with(address: Address, program: &str) -> Result<Ssh, RemoteError> {
         let words = shlex::split(program).ok_or_else(|| RemoteError::SshCommand { text: program.to_string() })?;
         let words = if words.is_empty() { vec!["ssh".to_string()] } else { words };
-        Ok(Ssh { words, address })
+        Ok(Ssh { words, address, patience: Patience::default() })
     }
 
     /// Where to.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// How long is waited for the far side.
+    pub fn patience(&self) -> Patience {
+        self.patience
     }
 
     /// The program.

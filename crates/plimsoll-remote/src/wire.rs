@@ -19,8 +19,10 @@ pub const ABSENT: &[u8] = b"\n\x02plimsoll-absent\n";
 pub const BLOCK: usize = 1 << 20;
 /// Most digests that are asked for at once: of four GiB.
 pub const MOST_DIGESTS: u32 = 4096;
-/// Most bytes of a head.
-const MOST_HEAD: usize = 4 << 20;
+/// Most bytes of a text that is one thing: a job, or what a run says that it understood of it.
+pub const MOST_TEXT: usize = 8 << 20;
+/// Most bytes of a head: such a text in JSON, where line ends and quotes are two.
+const MOST_HEAD: usize = 2 * MOST_TEXT;
 /// Most bytes of a body. zstd may add a little to a block that it cannot make smaller; such a block is sent as it is.
 pub const MOST_BODY: usize = BLOCK;
 
@@ -142,6 +144,25 @@ pub struct RunSeen {
     pub ending: Option<Ending>,
     /// When it was last started, in milliseconds since 1970.
     pub began_unix_ms: u64,
+    /// The machine that works on it, where that is another one than the one that says so.
+    pub host: Option<String>,
+}
+
+/// A word of a verb.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Word {
+    /// As it was said.
+    Said(String),
+    /// The run's folder, which is known when it has a name.
+    Run,
+}
+
+impl Word {
+    /// Words as they were said.
+    pub fn all<T: Into<String>>(said: impl IntoIterator<Item = T>) -> Vec<Word> {
+        said.into_iter().map(|word| Word::Said(word.into())).collect()
+    }
 }
 
 /// The settings as the started process wrote them.
@@ -214,6 +235,11 @@ pub enum Ask {
         /// How it shall look.
         stamp: Stamp,
     },
+    /// These files shall not be there.
+    Remove {
+        /// At most a few hundred.
+        paths: Vec<FarPath>,
+    },
     /// The files below a folder, in the order of their names.
     List {
         /// Which.
@@ -242,20 +268,29 @@ pub enum Ask {
         /// The job file.
         path: FarPath,
     },
-    /// Starts one of our verbs so that it outlives the connection.
+    /// Starts one of our verbs so that it outlives the connection, and gives the right to write back: nothing is written after
+    /// it.
     Start {
         /// How the run shall be called, without its number; or the whole name of one that goes on.
         name: String,
         /// Whether it is a new one.
         fresh: bool,
-        /// Verb and flags; `{run}` stands for the run folder.
-        words: Vec<String>,
+        /// Verb and flags.
+        words: Vec<Word>,
         /// Folder to start in, below the far folder.
         folder: Option<FarPath>,
         /// What was asked for, in short. What runs already is not started again, so that asking twice does no harm.
         asked: Digest,
         /// Even if it runs already.
         beside: bool,
+        /// Drawn for this start. Asked for again after a connection broke, it is told what came of it, also where that has
+        /// ended.
+        token: String,
+    },
+    /// The settings of a run, as it wrote them.
+    Echo {
+        /// Its name.
+        run: String,
     },
     /// All runs.
     Runs {},
@@ -282,6 +317,8 @@ pub enum Ask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
+    /// To nothing: somebody is still there, however long it takes to answer.
+    Pong {},
     /// The first message: who speaks.
     Hello {
         /// Its version.
@@ -339,14 +376,15 @@ pub enum Answer {
     Started {
         /// The run's name.
         run: String,
-        /// The settings, as it wrote them; none where it ended before.
-        echo: Option<Echo>,
-        /// How it ended already.
-        ending: Option<Ending>,
         /// Where its output begins in the log.
         log_from: u64,
         /// Whether the same was running before it was asked for.
         already: bool,
+    },
+    /// To `echo`.
+    Echoed {
+        /// None as long as it has not said so.
+        echo: Option<Echo>,
     },
     /// To `runs` and `run`.
     Runs {

@@ -15,6 +15,10 @@ fn stamp() -> impl Strategy<Value = Stamp> {
     })
 }
 
+fn word() -> impl Strategy<Value = Word> {
+    prop_oneof![Just(Word::Run), any::<String>().prop_map(Word::Said)]
+}
+
 fn ask() -> impl Strategy<Value = Ask> {
     prop_oneof![
         Just(Ask::Lock {}),
@@ -26,8 +30,9 @@ fn ask() -> impl Strategy<Value = Ask> {
             packed
         }),
         (path(), any::<u64>()).prop_map(|(path, block)| Ask::Get { path, block }),
-        (any::<String>(), any::<bool>(), proptest::collection::vec(any::<String>(), 0..4), any::<[u8; 32]>()).prop_map(
+        (any::<String>(), any::<bool>(), proptest::collection::vec(word(), 0..4), any::<[u8; 32]>()).prop_map(
             |(name, fresh, words, asked)| Ask::Start {
+                token: name.clone(),
                 name,
                 fresh,
                 words,

@@ -4,12 +4,15 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use plimsoll_remote::pull::pull;
 use plimsoll_remote::push::{Care, Item, Pushed, push};
 use plimsoll_remote::serve::{Deeds, Progress, serve};
-use plimsoll_remote::wire::{Ask, BLOCK, Stamp};
-use plimsoll_remote::{FarPath, Link, RemoteError, digest_of};
+use plimsoll_remote::wire::{
+    Answer, Ask, BLOCK, Ending, GREETING, Listed, RunSeen, Stamp, There, Word, read_message, write_message,
+};
+use plimsoll_remote::{FarPath, Link, Patience, RemoteError, digest_of};
 use proptest::prelude::*;
 
 struct NoRuns;
@@ -63,12 +66,46 @@ impl Read for Brittle<PipeReader> {
 
 /// A connection to `dir` over which so many bytes can go out and come in.
 fn link(dir: &Path, out: u64, back: u64) -> Result<Link, RemoteError> {
+    patient_link(dir, "/bin/false", (out, back), [Patience::default(); 2])
+}
+
+/// The same, with the patience of the near and of the far side, and the program that is run there.
+fn patient_link(
+    dir: &Path,
+    program: &str,
+    (out, back): (u64, u64),
+    patience: [Patience; 2],
+) -> Result<Link, RemoteError> {
     let (far_in, near_out) = pipe().unwrap();
     let (near_in, far_out) = pipe().unwrap();
-    let dir = dir.to_path_buf();
-    std::thread::spawn(move || serve(&dir, Path::new("/bin/false"), far_in, far_out, &NoRuns));
+    let (dir, program) = (dir.to_path_buf(), program.to_string());
+    std::thread::spawn(move || serve(&dir, Path::new(&program), far_in, far_out, &NoRuns, patience[1]));
     let left = |n: u64| Arc::new(AtomicU64::new(n));
-    Link::over_pipes("here", Brittle { inner: near_in, left: left(back) }, Brittle { inner: near_out, left: left(out) })
+    let (input, output) = (Brittle { inner: near_in, left: left(back) }, Brittle { inner: near_out, left: left(out) });
+    Link::over_pipes("here", input, output, patience[0])
+}
+
+/// A far side that answers what `answer` makes up, as often as that wants.
+fn made_up(mut answer: impl FnMut(Ask, &mut dyn FnMut(&Answer, &[u8]) -> bool) + Send + 'static) -> Link {
+    let (mut far_in, near_out) = pipe().unwrap();
+    let (near_in, mut far_out) = pipe().unwrap();
+    std::thread::spawn(move || {
+        far_out.write_all(GREETING).unwrap();
+        let hello = Answer::Hello { version: "0".to_string(), dir: "/far".to_string() };
+        write_message(&mut far_out, &hello, &[]).unwrap();
+        while let Ok(Some((ask, _))) = read_message::<Ask>(&mut far_in) {
+            answer(ask, &mut |answer, body| write_message(&mut far_out, answer, body).is_ok());
+        }
+    });
+    Link::over_pipes("here", near_in, near_out, Patience::default()).unwrap()
+}
+
+fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let by = std::time::Instant::now() + Duration::from_secs(120);
+    while !so() {
+        assert!(std::time::Instant::now() < by, "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 const ALL: u64 = u64::MAX;
@@ -230,6 +267,247 @@ proptest! {
         let left: Vec<_> = ["in", "in/a", "in/b"].iter().flat_map(|folder| fs_err::read_dir(far.path().join(folder)).unwrap())
             .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with('~')).collect();
         prop_assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn a_far_side_that_falls_silent_is_a_cut_and_one_that_is_busy_is_not() {
+    let quick = |silence| Patience {
+        silence: Duration::from_millis(silence),
+        beat: Duration::from_millis(50),
+        ..Patience::default()
+    };
+    // It stands, and never says anything again.
+    let (_far_in, near_out) = pipe().unwrap();
+    let (near_in, mut far_out) = pipe().unwrap();
+    far_out.write_all(GREETING).unwrap();
+    let hello = Answer::Hello { version: "0".to_string(), dir: "/far".to_string() };
+    write_message(&mut far_out, &hello, &[]).unwrap();
+    let silent = Link::over_pipes("here", near_in, near_out, quick(300)).unwrap();
+    let error = silent.ask(&Ask::Room {}).unwrap_err();
+    assert!(error.is_cut() && error.to_string().contains("nothing was heard"), "{error}");
+    // One near side has the lock and falls silent. Its far side gives it back, and the next one, which waits for that longer
+    // than it would wait in silence, has it.
+    let far = tempfile::tempdir().unwrap();
+    let mute = Patience { beat: Duration::from_secs(3600), ..Patience::default() };
+    let first = patient_link(far.path(), "/bin/false", (ALL, ALL), [mute, quick(2000)]).unwrap();
+    first.have_done(&Ask::Lock {}).unwrap();
+    let patient = Patience { beat: Duration::from_millis(50), ..Patience::default() };
+    let second = patient_link(far.path(), "/bin/false", (ALL, ALL), [quick(700), patient]).unwrap();
+    second.have_done(&Ask::Lock {}).unwrap();
+    assert!(first.have_done(&Ask::Lock {}).unwrap_err().is_cut());
+}
+
+#[test]
+fn what_a_program_says_last_is_never_lost() {
+    let far = tempfile::tempdir().unwrap();
+    let link = patient_link(far.path(), "/bin/sh", (ALL, ALL), [Patience::default(); 2]).unwrap();
+    // At about the time at which somebody looks whether it goes on.
+    for wait in ["0", "0.05", "0.5"] {
+        for _ in 0..2 {
+            let words =
+                ["-c".to_string(), format!("echo first; sleep {wait}; echo -n last; echo -n talk >&2")].to_vec();
+            link.tell(&Ask::Exec { words, folder: None }, &[]).unwrap();
+            let mut said = [String::new(), String::new()];
+            let ending = loop {
+                match link.answer().unwrap() {
+                    (Answer::Output { talk }, bytes) => {
+                        said[usize::from(talk)].push_str(&String::from_utf8(bytes).unwrap())
+                    }
+                    (Answer::Exited { ending }, _) => break ending,
+                    (other, _) => panic!("{other:?}"),
+                }
+            };
+            assert_eq!((said, ending), (["first\nlast".to_string(), "talk".to_string()], Ending::Code(0)));
+        }
+    }
+}
+
+#[test]
+fn a_far_side_that_sends_without_end_waits_on_the_wire() {
+    const ALL_SENT: u64 = 64;
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    let link = made_up(move |_, say| {
+        for _ in 0..ALL_SENT {
+            if say(&Answer::Output { talk: false }, &[0; BLOCK]) {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+    link.tell(&Ask::Room {}, &[]).unwrap();
+    for taken in 1..ALL_SENT / 2 {
+        link.answer().unwrap();
+        wait_until("as much is sent as can be", || sent.load(Ordering::SeqCst) >= taken + 2);
+        // Time enough for much more to come, if it could.
+        (0..8).for_each(|_| _ = digest_of(&vec![7; BLOCK]));
+        let waiting = sent.load(Ordering::SeqCst) - taken;
+        assert!(waiting <= 5, "{waiting} MiB wait here");
+    }
+}
+
+#[test]
+fn what_a_far_side_makes_up_is_refused() {
+    let into = tempfile::tempdir().unwrap();
+    let pulled = |link: Link, exclude: &[&str]| {
+        let exclude: Vec<String> = exclude.iter().map(|text| text.to_string()).collect();
+        pull(&link, &FarPath::new("runs/a-1").unwrap(), &exclude, into.path(), &mut |_| {})
+    };
+    let listed = |path: String, length: u64| {
+        let stamp = Stamp { length, seconds: 0, nanos: 0, executable: false };
+        Listed { path: FarPath::new(path).unwrap(), stamp }
+    };
+    // A listing without an end.
+    let mut count = 0u64;
+    let endless = made_up(move |_, say| {
+        let name = |n| [format!("{n:020}"), "x".repeat(200), "y".repeat(200)].join("/");
+        let files = (count..count + 5000).map(|n| listed(name(n), 0)).collect();
+        count += 5000;
+        say(&Answer::Files { files, more: true }, &[]);
+    });
+    assert!(matches!(pulled(endless, &[]), Err(RemoteError::TooMuch { .. })));
+    // Lengths whose sum is none.
+    let huge = made_up(move |_, say| {
+        let files = ["a", "b"].map(|name| listed(name.to_string(), 1 << 63)).to_vec();
+        say(&Answer::Files { files, more: false }, &[]);
+    });
+    assert!(matches!(pulled(huge, &[]), Err(RemoteError::NoRoom { .. })));
+    // What was left out is not written over.
+    fs_err::write(into.path().join("mark"), "ours").unwrap();
+    let sly = made_up(move |ask, say| {
+        let file = listed("mark".to_string(), 6);
+        _ = match ask {
+            Ask::List { .. } => say(&Answer::Files { files: vec![file], more: false }, &[]),
+            Ask::Get { .. } => say(&Answer::Block { digest: digest_of(b"theirs"), packed: false }, b"theirs"),
+            _ => say(&Answer::Seen { files: vec![There { stamp: Some(file.stamp), part: 0 }] }, &[]),
+        };
+    });
+    assert_eq!(pulled(sly, &["mark"]).unwrap().files, 0);
+    assert_eq!(fs_err::read(into.path().join("mark")).unwrap(), b"ours");
+    // What would move a terminal's cursor.
+    let loud = made_up(move |ask, say| {
+        let run = RunSeen {
+            run: "a-1\n".to_string(),
+            status: "\u{1b}[2Jdone".to_string(),
+            step: 0,
+            total_steps: 0,
+            loss: None,
+            eta_seconds: None,
+            why: Some("\u{9b}1mbold".to_string()),
+            alive: false,
+            ending: None,
+            began_unix_ms: 0,
+            host: None,
+        };
+        _ = match ask {
+            Ask::Runs {} => say(&Answer::Runs { runs: vec![run] }, &[]),
+            _ => say(&Answer::Failed { fact: "no\u{1b}]0;title\u{7}\nroom".to_string(), full: None }, &[]),
+        };
+    });
+    let Answer::Runs { runs } = loud.ask(&Ask::Runs {}).unwrap().0 else { panic!() };
+    let shown = [&runs[0].run, &runs[0].status, runs[0].why.as_ref().unwrap()].map(String::as_str);
+    assert_eq!(shown, ["a-1 ", "\u{fffd}[2Jdone", "\u{fffd}1mbold"]);
+    let fact = loud.ask(&Ask::Room {}).unwrap_err().to_string();
+    assert_eq!(fact.split_once(": ").unwrap().1, "no\u{fffd}]0;title\u{fffd}\nroom");
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_fetched_is_fetched_again_and_one_that_grows_is_taken_as_it_was() {
+    let (near, far, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let items = fill(near.path());
+    send(far.path(), &items, ALL, ALL).unwrap();
+    let journal = far.path().join("in/journal.jsonl");
+    fs_err::write(&journal, bytes(2 * BLOCK + 9, 5)).unwrap();
+    let large = far.path().join("in/large");
+    let (mut rewrites, other) = (2, bytes(5 * BLOCK + 17, 77));
+    let mut told = |pulled: &Pushed| {
+        // Rewritten before it is asked for, and again when its first block has come; the journal grows all the while.
+        if pulled.files >= 5 && rewrites > 0 {
+            rewrites -= 1;
+            // At once, so that it is never shorter than it was.
+            let new = far.path().join("new");
+            fs_err::write(&new, if rewrites == 0 { other.clone() } else { bytes(other.len(), 55) }).unwrap();
+            let date = std::time::UNIX_EPOCH + Duration::from_secs(rewrites);
+            fs_err::OpenOptions::new().write(true).open(&new).unwrap().file().set_modified(date).unwrap();
+            fs_err::rename(&new, &large).unwrap();
+        }
+        use std::io::Write as _;
+        fs_err::OpenOptions::new().append(true).open(&journal).unwrap().write_all(b"{}\n").unwrap();
+    };
+    let link = link(far.path(), ALL, ALL).unwrap();
+    pull(&link, &FarPath::new("in").unwrap(), &[], back.path(), &mut told).unwrap();
+    assert_eq!(rewrites, 0);
+    assert!(fs_err::read(back.path().join("large")).unwrap() == other);
+    let (here, there) = (fs_err::read(back.path().join("journal.jsonl")).unwrap(), fs_err::read(&journal).unwrap());
+    assert!(here.len() > 2 * BLOCK && there.starts_with(&here));
+}
+
+#[test]
+fn a_text_longer_than_a_block_is_written_whole() {
+    let far = tempfile::tempdir().unwrap();
+    let link = link(far.path(), ALL, ALL).unwrap();
+    let path = FarPath::new("jobs/a.toml").unwrap();
+    for length in [3 * BLOCK + 1, BLOCK, 7, 2 * BLOCK] {
+        let text = bytes(length, length as u64);
+        plimsoll_remote::push::write(&link, &path, &text).unwrap();
+        assert!(fs_err::read(path.in_folder(far.path())).unwrap() == text, "{length}");
+    }
+}
+
+#[test]
+fn a_start_that_is_asked_for_again_is_not_done_again_also_where_it_has_ended() {
+    let far = tempfile::tempdir().unwrap();
+    // Each over a connection of its own; what is started there ends at once.
+    let start = |token: &str, beside: bool| {
+        let link = link(far.path(), ALL, ALL).unwrap();
+        link.have_done(&Ask::Lock {}).unwrap();
+        let (name, words, asked) = ("a".to_string(), vec![Word::Run], digest_of(b"a"));
+        let ask = Ask::Start { name, fresh: true, words, folder: None, asked, beside, token: token.to_string() };
+        match link.ask(&ask).unwrap().0 {
+            Answer::Started { run, already, .. } => {
+                let again = link.ask(&Ask::Run { run: run.clone() }).unwrap().0;
+                let Answer::Runs { runs } = again else { panic!("{again:?}") };
+                assert_eq!((runs[0].alive, runs[0].ending), (false, Some(Ending::Unseen)));
+                // The right to write is given back with the start.
+                assert!(link.ask(&Ask::Begin { path: FarPath::new("x").unwrap() }).is_err());
+                (run, already)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(start("one", false), ("a-1".to_string(), false));
+    assert_eq!(start("one", false), ("a-1".to_string(), false));
+    assert_eq!(start("one", true), ("a-1".to_string(), false));
+    assert_eq!(start("two", false), ("a-2".to_string(), false));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// The same of what is fetched.
+    #[test]
+    fn a_pull_that_is_cut_anywhere_leaves_whole_files_and_goes_on(
+        cuts in proptest::collection::vec((60u64..4000, 0u64..9 * BLOCK as u64), 1..5)
+    ) {
+        let (near, far, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let items = fill(near.path());
+        send(far.path(), &items, ALL, ALL).unwrap();
+        let fetch = |out, come| pull(&link(far.path(), out, come)?, &FarPath::new("in").unwrap(), &[], back.path(), &mut |_| {});
+        let here = |item: &Item| back.path().join(item.to.as_str().strip_prefix("in/").unwrap());
+        for (out, come) in cuts {
+            if let Err(error) = fetch(out, come) {
+                prop_assert!(error.is_cut(), "{error}");
+            }
+            for item in &items {
+                if let Ok(found) = fs_err::read(here(item)) {
+                    prop_assert!(found == fs_err::read(&item.from).unwrap(), "{}", item.to);
+                }
+            }
+        }
+        fetch(ALL, ALL).unwrap();
+        for item in &items {
+            prop_assert!(fs_err::read(here(item)).unwrap() == fs_err::read(&item.from).unwrap(), "{}", item.to);
+        }
     }
 }
 

@@ -7,11 +7,12 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use super::{Event, Pulse, Server};
+use super::{Event, Server};
+use crate::pulse::Pulse;
 use crate::wire::{Answer, Ask, Ending, WireError};
 
-/// Between two looks at whether it has ended.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks at whether anybody is there.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// What follows.
 pub(super) enum Then {
@@ -38,9 +39,18 @@ pub(super) fn exec<W: Write>(
             return Ok(Then::GoOn);
         }
     };
-    let stdout = child.stdout.take().map(|from| reading(from, false, to.clone()));
-    let stderr = child.stderr.take().map(|from| reading(from, true, to.clone()));
-    let closed = loop {
+    let mut open = 0;
+    if let Some(stdout) = child.stdout.take() {
+        open += 1;
+        reading(stdout, false, to.clone());
+    }
+    if let Some(stderr) = child.stderr.take() {
+        open += 1;
+        reading(stderr, true, to.clone());
+    }
+    // What it said last comes before the end of what it said it through.
+    let mut closed = false;
+    while open > 0 && !closed {
         match events.recv_timeout(PAUSE) {
             Ok(Event::Said { talk, bytes }) => {
                 if let Err(error) = server.say(&Answer::Output { talk }, &bytes) {
@@ -49,21 +59,13 @@ pub(super) fn exec<W: Write>(
                     return Err(error);
                 }
             }
+            Ok(Event::Hushed) => open -= 1,
             Ok(Event::Asked(Ask::Ping {}, _)) => {}
             // Nothing else is asked while this is under way.
-            Ok(Event::Asked(..) | Event::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break true,
-            Err(RecvTimeoutError::Timeout) => {
-                let read =
-                    |reader: &Option<std::thread::JoinHandle<()>>| reader.as_ref().is_none_or(|r| r.is_finished());
-                if read(&stdout) && read(&stderr) {
-                    break false;
-                }
-                if pulse.is_gone() {
-                    break true;
-                }
-            }
+            Ok(Event::Asked(..) | Event::Closed(_)) | Err(RecvTimeoutError::Disconnected) => closed = true,
+            Err(RecvTimeoutError::Timeout) => closed = pulse.is_gone(),
         }
-    };
+    }
     if closed {
         let _ = child.kill();
     }
@@ -82,7 +84,7 @@ pub(super) fn exec<W: Write>(
     Ok(Then::GoOn)
 }
 
-fn reading(mut from: impl Read + Send + 'static, talk: bool, to: SyncSender<Event>) -> std::thread::JoinHandle<()> {
+fn reading(mut from: impl Read + Send + 'static, talk: bool, to: SyncSender<Event>) {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 32 << 10];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
@@ -90,5 +92,6 @@ fn reading(mut from: impl Read + Send + 'static, talk: bool, to: SyncSender<Even
                 return;
             }
         }
-    })
+        let _ = to.send(Event::Hushed);
+    });
 }

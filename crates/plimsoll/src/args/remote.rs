@@ -198,7 +198,7 @@ Examples:
   plimsoll remote run box -- python3 train.py --batch-size 32
   plimsoll remote run box --ram 12GiB --exclude 'data/raw' -- torchrun --nproc_per_node 2 train.py
 
-This folder is sent to work/FOLDER over there, without histories, environments and runs, and the command starts in it;
+This folder is sent to work/KEY/FOLDER over there, without histories, environments and runs, and the command starts in it;
 Python and what it imports must be there."
 )]
 pub struct FarRunArgs {

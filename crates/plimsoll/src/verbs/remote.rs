@@ -9,11 +9,12 @@ mod start;
 mod tunnel;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use plimsoll_machine::Bytes;
 use plimsoll_remote::session::Note;
 use plimsoll_remote::wire::{Answer, Ask, Ending, RunSeen};
-use plimsoll_remote::{Book, FarPath, Link, RemoteError, Session, Ssh};
+use plimsoll_remote::{Book, FarPath, Link, Origin, RemoteError, Session, Ssh};
 use serde_json::json;
 
 use crate::args::{RemoteArgs, RemoteVerb};
@@ -21,11 +22,16 @@ use crate::guard::program;
 use crate::render::{self, Exit, Fail, OrFail};
 use crate::verbs::transfer::Transfer;
 
+/// Most bytes of data that one of our verbs prints over there.
+const MOST_DATA: usize = 64 << 20;
+
 /// Does what was asked.
 pub fn run(args: &RemoteArgs) -> Result<(), Fail> {
     match &args.verb {
         RemoteVerb::Add { name, url } => add(name, url),
-        RemoteVerb::Remove { name } => book()?.remove(name).map_err(|error| refused(error, Exit::BadInput)),
+        RemoteVerb::Remove { name } => {
+            Book::remove(&book_path()?, name).map_err(|error| refused(error, Exit::BadInput))
+        }
         RemoteVerb::List { json } => list(*json),
         RemoteVerb::Push(args) => files::push(args),
         RemoteVerb::Pull(args) => files::pull(args),
@@ -47,14 +53,23 @@ pub fn run(args: &RemoteArgs) -> Result<(), Fail> {
 }
 
 fn book() -> Result<Book, Fail> {
-    let path = Book::usual_path()
-        .ok_or_else(|| Fail::usage("there is no place for names of remotes").hint("set HOME or XDG_CONFIG_HOME"))?;
-    Book::read(&path).map_err(|error| refused(error, Exit::BadInput))
+    Book::read(&book_path()?).map_err(|error| refused(error, Exit::BadInput))
+}
+
+fn book_path() -> Result<PathBuf, Fail> {
+    let none = || Fail::usage("there is no place for names of remotes").hint("set HOME or XDG_CONFIG_HOME");
+    Book::usual_path().ok_or_else(none)
+}
+
+/// Who we are to a far side.
+fn origin() -> Result<Origin, Fail> {
+    let book = book_path()?;
+    Origin::of(book.parent().unwrap_or(&book)).map_err(|error| refused(error, Exit::Failed))
 }
 
 fn add(name: &str, url: &str) -> Result<(), Fail> {
     let address = url.parse().map_err(|error| refused(error, Exit::BadInput))?;
-    let before = book()?.add(name, address).map_err(|error| refused(error, Exit::BadInput))?;
+    let before = Book::add(&book_path()?, name, &address).map_err(|error| refused(error, Exit::BadInput))?;
     if let Some(before) = before {
         render::talk(format!("`{name}` was {before}"));
     }
@@ -63,14 +78,23 @@ fn add(name: &str, url: &str) -> Result<(), Fail> {
 
 fn list(json: bool) -> Result<(), Fail> {
     let book = book()?;
-    let pairs = book.remotes().iter().map(|(name, address)| (name.clone(), address.to_string()));
-    match json {
-        true => render::json(&pairs.collect::<std::collections::BTreeMap<_, _>>()),
-        false => {
-            let lines: Vec<String> = pairs.map(|(name, url)| format!("{name}  {url}")).collect();
-            if lines.is_empty() { Ok(()) } else { render::data(lines.join("\n")) }
+    let mut found = Vec::new();
+    for (name, address) in book.remotes() {
+        match address {
+            Ok(address) => found.push((name, Some(address.to_string()))),
+            // It has a name all the same, by which it can be removed.
+            Err(error) => {
+                render::report(&refused(error, Exit::BadInput));
+                found.push((name, None));
+            }
         }
     }
+    if json {
+        return render::json(&found.into_iter().collect::<std::collections::BTreeMap<_, _>>());
+    }
+    let lines: Vec<String> =
+        found.iter().map(|(name, url)| format!("{name}  {}", url.as_deref().unwrap_or("?"))).collect();
+    if lines.is_empty() { Ok(()) } else { render::data(lines.join("\n")) }
 }
 
 /// A remote by its name, and what is shown while somebody waits for it.
@@ -83,7 +107,7 @@ pub(super) struct Remote {
 impl Remote {
     /// What the book says; nothing is connected yet.
     pub fn named(name: &str) -> Result<Remote, Fail> {
-        let address = book()?.find(name).cloned().map_err(|error| refused(error, Exit::BadInput))?;
+        let address = book()?.find(name).map_err(|error| refused(error, Exit::BadInput))?;
         let ssh = Ssh::to(address).map_err(|error| refused(error, Exit::BadInput))?;
         let session = Session::new(ssh, &program().or_failed()?).map_err(failed)?;
         Ok(Remote { name: name.to_string(), session, shown: Transfer::shown() })
@@ -109,9 +133,17 @@ impl Remote {
         self.with(|link| link.ask(ask), || 0)
     }
 
-    /// Runs one of our verbs there; its output is ours, and so is its exit code.
+    /// Runs one of our verbs there; its output is ours, and so is its exit code. Of a connection that broke nothing is data.
     pub fn exec(&self, words: &[String]) -> Result<(), Fail> {
-        let ending = self.with(|link| run_there(link, words, &mut |talk, bytes| show(talk, bytes)), || 0)?;
+        let (ending, data) = self.with(
+            |link| {
+                let mut data = Vec::new();
+                let ending = run_there(link, words, &mut data)?;
+                Ok((ending, data))
+            },
+            || 0,
+        )?;
+        show(false, &data);
         ended(ending)
     }
 
@@ -145,32 +177,34 @@ impl Remote {
     }
 }
 
-/// Runs one of our verbs over a connection and hands on what it says.
-pub(super) fn run_there(
-    link: &Link,
-    words: &[String],
-    said: &mut dyn FnMut(bool, &[u8]),
-) -> Result<Ending, RemoteError> {
+/// Runs one of our verbs over a connection; what it says is shown at once, its data is whole when it has ended.
+fn run_there(link: &Link, words: &[String], data: &mut Vec<u8>) -> Result<Ending, RemoteError> {
     link.tell(&Ask::Exec { words: words.to_vec(), folder: None }, &[])?;
+    let host = || link.host().to_string();
     loop {
         match link.answer()? {
-            (Answer::Output { talk }, bytes) => said(talk, &bytes),
+            (Answer::Output { talk: true }, bytes) => _ = show(true, &bytes),
+            (Answer::Output { talk: false }, bytes) if data.len() + bytes.len() > MOST_DATA => {
+                let most = Bytes(MOST_DATA as u64).to_string();
+                return Err(RemoteError::TooMuch { host: host(), what: "data", most });
+            }
+            (Answer::Output { talk: false }, bytes) => data.extend(bytes),
             (Answer::Exited { ending }, _) => return Ok(ending),
             (other, _) => {
                 let fact = format!("something else than was asked for: {other:?}");
-                return Err(RemoteError::Far { host: link.host().to_string(), fact });
+                return Err(RemoteError::Far { host: host(), fact });
             }
         }
     }
 }
 
-/// Prints what the far side printed, as it came.
-pub(super) fn show(talk: bool, bytes: &[u8]) {
-    // A reader that has gone is nobody's loss.
-    let _ = match talk {
+/// Prints what the far side printed, as it came. Whether anybody reads it.
+pub(super) fn show(talk: bool, bytes: &[u8]) -> bool {
+    let written = match talk {
         true => std::io::stderr().lock().write_all(bytes),
         false => std::io::stdout().lock().write_all(bytes).and_then(|()| std::io::stdout().lock().flush()),
     };
+    written.is_ok()
 }
 
 /// An end on the far side is our own; what it was has been shown.
@@ -204,7 +238,7 @@ fn refused(error: RemoteError, exit: Exit) -> Fail {
     }
 }
 
-pub(super) fn strange(answer: &Answer) -> Fail {
+fn strange(answer: &Answer) -> Fail {
     Fail::new(Exit::Failed, anyhow::anyhow!("the far side answers something else: {answer:?}"))
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use plimsoll_remote::Patience;
 use plimsoll_remote::serve::{Deeds, Progress, serve};
 use plimsoll_watch::view::Status;
 
@@ -31,6 +32,7 @@ impl Deeds for Own {
             loss: view.latest.map(|latest| latest.loss).filter(|loss| loss.is_finite()),
             eta_seconds: view.eta_seconds,
             why: view.why,
+            last_unix_ms: view.last_unix_ms.unwrap_or(0),
         })
     }
 
@@ -50,10 +52,12 @@ pub fn run(args: &AgentArgs) -> Result<(), Fail> {
         AgentVerb::Serve { dir, program } => {
             // Without the buffer of lines that stdout has.
             let output = std::io::stdout().as_fd().try_clone_to_owned().or_failed()?;
-            serve(dir, program, std::io::stdin(), std::fs::File::from(output), &Own).map_err(|error| {
-                // Nobody is left to be told.
-                if error.is_cut() { Fail::silent(Exit::Done) } else { Fail::new(Exit::Failed, error) }
-            })
+            serve(dir, program, std::io::stdin(), std::fs::File::from(output), &Own, Patience::default()).map_err(
+                |error| {
+                    // Nobody is left to be told.
+                    if error.is_cut() { Fail::silent(Exit::Done) } else { Fail::new(Exit::Failed, error) }
+                },
+            )
         }
         AgentVerb::Keep { dir, run, program } => plimsoll_remote::keep::keep(dir, run, program)
             .map_err(|fact| Fail::new(Exit::Failed, anyhow::anyhow!(fact))),

@@ -47,7 +47,7 @@ impl Pair {
         let _ = fs_err::create_dir_all("/run/sshd");
         let (mut sshd, port) = start(program, dir.path(), more)?;
         let near = format!(
-            "Host *\nIdentityFile {0}/key\nIdentitiesOnly yes\nUserKnownHostsFile {0}/known\nGlobalKnownHostsFile \
+            "Include {0}/leads\nHost *\nIdentityFile {0}/key\nIdentitiesOnly yes\nUserKnownHostsFile {0}/known\nGlobalKnownHostsFile \
              /dev/null\nStrictHostKeyChecking accept-new\n",
             dir.path().display()
         );
@@ -61,8 +61,29 @@ impl Pair {
 
     /// Names the far folder, behind a port.
     pub fn add(&self, name: &str, port: u16) {
-        let url = format!("ssh://127.0.0.1:{port}{}", self.far("").display());
-        self.remote(&["add", name, &url]).must(0, &[]);
+        self.remote(&["add", name, &self.url(port)]).must(0, &[]);
+    }
+
+    /// The far folder, behind a port.
+    pub fn url(&self, port: u16) -> String {
+        format!("ssh://127.0.0.1:{port}{}", self.far("").display())
+    }
+
+    /// With the program over there already, as if it had been brought; it is not what is tested.
+    pub fn ready(more: &str) -> Result<Pair, String> {
+        let pair = Pair::new(more)?;
+        let sum =
+            Command::new("sha256sum").arg(&pair.binary).output().map_err(|error| format!("sha256sum: {error}"))?;
+        let digest = String::from_utf8(sum.stdout).unwrap().split_whitespace().next().unwrap().to_string();
+        fs_err::create_dir(pair.far("bin")).unwrap();
+        fs_err::copy(&pair.binary, pair.far("bin").join(format!("plimsoll-{digest}"))).unwrap();
+        Ok(pair)
+    }
+
+    /// Where `ssh://NAME/...` leads to from now on.
+    pub fn lead(&self, name: &str, port: u16) {
+        let config = format!("Host {name}\nHostName 127.0.0.1\nPort {port}\nHostKeyAlias {name}\n");
+        fs_err::write(self.path("leads"), config).unwrap();
     }
 
     /// A path of the other machine.
@@ -82,9 +103,14 @@ impl Pair {
 
     /// `plimsoll remote ...` here.
     pub fn command(&self, words: &[&str]) -> Command {
+        self.command_of("config", words)
+    }
+
+    /// The same by somebody whose configuration is in `user`.
+    pub fn command_of(&self, user: &str, words: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         command.arg("remote").args(words).current_dir(self.near("")).stdin(Stdio::null());
-        command.env("XDG_CONFIG_HOME", self.path("config")).env("HOME", self.path("home"));
+        command.env("XDG_CONFIG_HOME", self.path(user)).env("HOME", self.path("home"));
         command.env("PLIMSOLL_SSH", format!("ssh -F {}", self.path("ssh_config").display()));
         command
     }
@@ -100,6 +126,15 @@ impl Pair {
         found.next().expect("the program").unwrap().path()
     }
 
+    /// Puts a shell script in the place of the far program, which is `$real` in it.
+    pub fn wrap(&self, script: &str) {
+        let (program, real) = (self.far_program(), self.far("real"));
+        fs_err::rename(&program, &real).unwrap();
+        fs_err::write(&program, format!("#!/bin/sh\nreal={}\n{script}\nexec \"$real\" \"$@\"\n", real.display()))
+            .unwrap();
+        fs_err::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+
     /// The one run, as `status` tells it.
     pub fn seen(&self, run: &str) -> serde_json::Value {
         let all = self.remote(&["status", "box", "--json"]).json();
@@ -108,12 +143,12 @@ impl Pair {
     }
 
     /// The processes that were started from afar and are there.
-    fn kept(&self) -> Vec<Pid> {
+    pub fn kept(&self) -> Vec<Pid> {
         let records = fs_err::read_dir(self.far("logs")).into_iter().flatten().flatten().map(|entry| entry.path());
         let read = |path: PathBuf| serde_json::from_slice::<serde_json::Value>(&fs_err::read(path).ok()?).ok();
         let records = records.filter(|path| path.extension().is_some_and(|end| end == "json")).filter_map(read);
         let running = records.filter(|record| record["ending"].is_null());
-        running.filter_map(|record| Pid::from_raw(record["process"][0].as_i64()? as i32)).collect()
+        running.filter_map(|record| Pid::from_raw(record["process"]["pid"].as_i64()? as i32)).collect()
     }
 }
 

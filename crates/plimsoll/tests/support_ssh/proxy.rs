@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// What happens behind a number of bytes, counted over all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub enum Fate {
     Cut(u64),
     /// Nothing goes through any more, and nobody is told.
     Hold(u64),
+    /// Nothing goes through until the test lets it.
+    Wait(u64),
 }
 
 /// The wire.
@@ -28,6 +31,8 @@ struct State {
     /// Connections that are held, to be let go at the end.
     held: Mutex<Vec<TcpStream>>,
     over: AtomicBool,
+    /// How many waits are over.
+    let_go: AtomicUsize,
 }
 
 impl Proxy {
@@ -36,7 +41,8 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (sent, met, over) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        let state = Arc::new(State { to, sent, fates: fates.to_vec(), met, held: Mutex::default(), over });
+        let let_go = AtomicUsize::new(0);
+        let state = Arc::new(State { to, sent, fates: fates.to_vec(), met, held: Mutex::default(), over, let_go });
         let own = Arc::clone(&state);
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
@@ -51,6 +57,16 @@ impl Proxy {
             }
         });
         Proxy { port, state }
+    }
+
+    /// Bytes that went to the far side.
+    pub fn sent(&self) -> u64 {
+        self.state.sent.load(Ordering::SeqCst)
+    }
+
+    /// Ends one wait.
+    pub fn let_go(&self) {
+        self.state.let_go.fetch_add(1, Ordering::SeqCst);
     }
 
     /// How many fates were met.
@@ -84,6 +100,13 @@ impl State {
                     self.held.lock().unwrap().extend([near, far]);
                     self.met.store(met + 1, Ordering::SeqCst);
                     return;
+                }
+                Some(Fate::Wait(at)) if sent > *at => {
+                    let waits = self.fates[..=met].iter().filter(|fate| matches!(fate, Fate::Wait(_))).count();
+                    self.met.store(met + 1, Ordering::SeqCst);
+                    while self.let_go.load(Ordering::SeqCst) < waits && !self.over.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
                 }
                 _ => {}
             }

@@ -5,17 +5,20 @@
 
 use std::path::{Path, PathBuf};
 
+use plimsoll_machine::Bytes;
 use plimsoll_remote::echo::{Flat, differences, flat};
 use plimsoll_remote::push::Item;
 use plimsoll_remote::select::{Excludes, OTHER_WEIGHTS, files};
-use plimsoll_remote::{FarPath, RemoteError, digest_of};
+use plimsoll_remote::wire::MOST_TEXT;
+use plimsoll_remote::{FarPath, Link, Origin, RemoteError, digest_of};
 use toml::Value;
 
+use super::files::{Load, Whole};
 use super::{failed, far};
 use crate::args::Init;
 use crate::job::write::inline;
 use crate::render::{Fail, OrFail};
-use crate::settings::{Origin, Settings};
+use crate::settings::{self, Settings};
 
 /// Settings that data and machine answer where nobody said them.
 const OPEN: &[&str] = &[
@@ -33,7 +36,7 @@ pub struct FarJob {
     /// What runs of it are called.
     pub name: String,
     /// Files that it needs.
-    pub items: Vec<Item>,
+    pub load: Load,
     entries: Vec<Sent>,
 }
 
@@ -49,31 +52,35 @@ const HERE: &str = "\u{1}";
 
 impl FarJob {
     /// Of settings whose files are here.
-    pub fn of(settings: &Settings, exclude: &[String]) -> Result<FarJob, Fail> {
-        let mut job = FarJob { name: fair_name(&settings.run_name()), items: Vec::new(), entries: Vec::new() };
+    pub fn of(settings: &Settings, origin: &Origin, exclude: &[String]) -> Result<FarJob, Fail> {
         let mut left_out: Vec<String> = OTHER_WEIGHTS.iter().map(|name| name.to_string()).collect();
         if settings.init == Init::Random {
             left_out.push("*.safetensors".to_string());
         }
         left_out.extend_from_slice(exclude);
-        let model = Excludes::new(&left_out).map_err(failed)?;
+        let places = Places { origin, left_out: &left_out };
+        let mut job = FarJob { name: fair_name(&settings.run_name()), load: Load::default(), entries: Vec::new() };
+        let model = places.of_model(&settings.model)?;
+        if settings.model.is_dir() {
+            job.load.whole = Some(Whole { folder: model.clone(), exclude: left_out.clone() });
+        }
+        job.add(&settings.model, model, &Excludes::new(&left_out).map_err(failed)?)?;
         let data = Excludes::new(exclude).map_err(failed)?;
-        job.add(&settings.model, &model)?;
         for file in settings.train_data.iter().chain(&settings.eval_data) {
             if plimsoll_data::remote_url(file).is_none() {
-                job.add(file, &data)?;
+                job.add(file, places.of_data(file)?, &data)?;
             }
         }
         for entry in settings.entries() {
-            let said = *entry.origin != Origin::Default;
-            job.entries.push(Sent { key: entry.key, value: moved(entry.key, entry.value)?, said });
+            let said = *entry.origin != settings::Origin::Default;
+            job.entries.push(Sent { key: entry.key, value: places.moved(entry.key, entry.value)?, said });
         }
         Ok(job)
     }
 
     /// A file, or all files of a folder.
-    fn add(&mut self, path: &Path, excludes: &Excludes) -> Result<(), Fail> {
-        let to = place(path)?;
+    fn add(&mut self, path: &Path, to: FarPath, excludes: &Excludes) -> Result<(), Fail> {
+        let items = &mut self.load.items;
         if path.is_dir() {
             let found = files(path, excludes).map_err(failed)?;
             if found.is_empty() {
@@ -81,22 +88,24 @@ impl FarJob {
             }
             for file in found {
                 let to = to.join(&file.path).map_err(failed)?;
-                self.items.push(Item { from: file.path.in_folder(path), to });
+                items.push(Item { from: file.path.in_folder(path), to });
             }
         } else if excludes.leaves_out(name(path)?) {
             return Err(Fail::usage(format!("`{}` is excluded, and the job needs it", path.display())));
         } else {
-            self.items.push(Item { from: path.to_path_buf(), to });
+            items.push(Item { from: path.to_path_buf(), to });
         }
         // A file may be trained and evaluated on.
         let mut seen = std::collections::BTreeSet::new();
-        self.items.retain(|item| seen.insert(item.to.clone()));
+        items.retain(|item| seen.insert(item.to.clone()));
         Ok(())
     }
 
-    /// Where its job file is over there.
+    /// Where its job file is over there: under a name that holds what it says, so that nobody else's takes its place while it
+    /// is read.
     pub fn path(&self) -> Result<FarPath, Fail> {
-        far(format!("jobs/{}.toml", self.name))
+        let key = digest_of(self.text(HERE).as_bytes()).to_string();
+        far(format!("jobs/{}-{}.toml", self.name, &key[..12]))
     }
 
     /// The job file, for the far folder `dir`.
@@ -112,6 +121,16 @@ impl FarJob {
             out.push_str(&format!("{key} = {}\n", inline(&here(&sent.value, dir))));
         }
         out
+    }
+
+    /// Writes the job file there.
+    pub fn write(&self, link: &Link, path: &FarPath) -> Result<(), RemoteError> {
+        let text = self.text(link.dir());
+        if text.len() > MOST_TEXT {
+            let [length, most] = [text.len(), MOST_TEXT].map(|length| Bytes(length as u64));
+            return Err(RemoteError::JobTooLong { length, most });
+        }
+        plimsoll_remote::push::write(link, path, text.as_bytes())
     }
 
     /// Whether what arrived, as a run folder holds it, is what was asked for.
@@ -152,43 +171,65 @@ fn name(path: &Path) -> Result<&str, Fail> {
     name.ok_or_else(|| Fail::usage(format!("`{}` has no name that could be used elsewhere", path.display())))
 }
 
-/// Where a local path will be over there: under its own name, in a folder that stands for the one that it is in. The same
-/// path gets the same place each time, so that jobs share what they share, and only differences are sent.
-fn place(path: &Path) -> Result<FarPath, Fail> {
-    let folder: PathBuf = path.parent().map(Path::to_path_buf).unwrap_or_default();
-    let folder = fs_err::canonicalize(&folder).or_usage()?;
-    let key = digest_of(folder.as_os_str().as_encoded_bytes()).to_string();
-    far(format!("inputs/{}/{}", &key[..12], name(path)?))
+/// Where local paths will be over there.
+struct Places<'a> {
+    origin: &'a Origin,
+    /// What is left out of the model's folder.
+    left_out: &'a [String],
 }
 
-/// A value whose paths lead to where the files will be.
-fn moved(key: &str, value: Value) -> Result<Value, Fail> {
-    match (key, value) {
-        ("model.path" | "data.train" | "data.eval", value) => moved_paths(value),
-        ("data.mixture", Value::Array(sets)) => {
-            let set = |set: Value| match set {
-                Value::Table(mut table) => {
-                    if let Some(files) = table.remove("train") {
-                        table.insert("train".into(), moved_paths(files)?);
-                    }
-                    Ok(Value::Table(table))
-                }
-                other => Ok(other),
-            };
-            Ok(Value::Array(sets.into_iter().map(set).collect::<Result<_, Fail>>()?))
-        }
-        (_, value) => Ok(value),
+impl Places<'_> {
+    /// Under its own name, in a folder that stands for the one that it is in. The same path gets the same place each time, so
+    /// that jobs share what they share, and only differences are sent.
+    fn of_data(&self, path: &Path) -> Result<FarPath, Fail> {
+        self.of(path, &[])
     }
-}
 
-fn moved_paths(value: Value) -> Result<Value, Fail> {
-    Ok(match value {
-        Value::String(path) if plimsoll_data::remote_url(Path::new(&path)).is_none() => {
-            Value::String(format!("{HERE}/{}", place(Path::new(&path))?))
+    /// Jobs that leave out something else have another folder: what one of them needs is not for the other to remove or read.
+    fn of_model(&self, path: &Path) -> Result<FarPath, Fail> {
+        self.of(path, self.left_out)
+    }
+
+    fn of(&self, path: &Path, more: &[String]) -> Result<FarPath, Fail> {
+        let folder: PathBuf = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        let folder = fs_err::canonicalize(&folder).or_usage()?;
+        far(format!("inputs/{}/{}", self.origin.key(&folder, more), name(path)?))
+    }
+
+    /// A value whose paths lead to where the files will be.
+    fn moved(&self, key: &str, value: Value) -> Result<Value, Fail> {
+        match (key, value) {
+            ("model.path", Value::String(path)) => {
+                Ok(Value::String(format!("{HERE}/{}", self.of_model(Path::new(&path))?)))
+            }
+            ("data.train" | "data.eval", value) => self.moved_data(value),
+            ("data.mixture", Value::Array(sets)) => {
+                let set = |set: Value| match set {
+                    Value::Table(mut table) => {
+                        if let Some(files) = table.remove("train") {
+                            table.insert("train".into(), self.moved_data(files)?);
+                        }
+                        Ok(Value::Table(table))
+                    }
+                    other => Ok(other),
+                };
+                Ok(Value::Array(sets.into_iter().map(set).collect::<Result<_, Fail>>()?))
+            }
+            (_, value) => Ok(value),
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(moved_paths).collect::<Result<_, Fail>>()?),
-        other => other,
-    })
+    }
+
+    fn moved_data(&self, value: Value) -> Result<Value, Fail> {
+        let moved = |value| self.moved_data(value);
+        Ok(match value {
+            Value::String(path) if plimsoll_data::remote_url(Path::new(&path)).is_none() => {
+                Value::String(format!("{HERE}/{}", self.of_data(Path::new(&path))?))
+            }
+            Value::Array(items) => Value::Array(items.into_iter().map(moved).collect::<Result<_, Fail>>()?),
+            other => other,
+        })
+    }
 }
 
 /// A value with the far folder in it.
@@ -223,14 +264,15 @@ mod tests {
             ..JobFlags::default()
         };
         // A single object of a store is not listed.
-        FarJob::of(&Settings::resolve(&flags).unwrap(), &[]).unwrap()
+        let origin = Origin::of(&folder.join("config")).unwrap();
+        FarJob::of(&Settings::resolve(&flags).unwrap(), &origin, &[]).unwrap()
     }
 
     #[test]
     fn what_was_said_is_sent_with_paths_of_the_other_machine_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let job = job(folder.path());
-        let names: Vec<&str> = job.items.iter().map(|item| item.to.as_str()).collect();
+        let names: Vec<&str> = job.load.items.iter().map(|item| item.to.as_str()).collect();
         assert_eq!(names.len(), 2, "{names:?}");
         assert!(names[0].starts_with("inputs/") && names[0].ends_with("/model/config.json"), "{names:?}");
         let text = job.text("/srv/far");
@@ -242,12 +284,43 @@ mod tests {
     }
 
     #[test]
+    fn jobs_that_say_something_else_have_other_files_and_leave_others_their_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = job(folder.path());
+        let origin = Origin::of(&folder.path().join("config")).unwrap();
+        let flags = |seed| JobFlags {
+            model: Some(folder.path().join("model")),
+            data: vec![folder.path().join("a.jsonl")],
+            seed: Some(Count(seed)),
+            ..JobFlags::default()
+        };
+        let of = |flags: &JobFlags, exclude: &[String]| {
+            FarJob::of(&Settings::resolve(flags).unwrap(), &origin, exclude).unwrap()
+        };
+        let (second, third) = (of(&flags(8), &[]), of(&flags(8), &["*.json5".to_string()]));
+        assert_ne!(second.path().unwrap(), of(&flags(9), &[]).path().unwrap());
+        assert_eq!(second.path().unwrap(), of(&flags(8), &[]).path().unwrap());
+        let places = |job: &FarJob| job.load.items.iter().map(|item| item.to.to_string()).collect::<Vec<_>>();
+        assert_eq!(places(&first), places(&second));
+        // The data is the same, the model's folder is another one.
+        assert!(places(&second)[0] != places(&third)[0] && places(&second)[1] == places(&third)[1]);
+        assert_eq!(
+            second.load.whole.unwrap().folder.join(&FarPath::new("config.json").unwrap()).unwrap(),
+            second.load.items[0].to
+        );
+        // Somebody else with the same paths.
+        let other = Origin::of(&folder.path().join("other")).unwrap();
+        let theirs = FarJob::of(&Settings::resolve(&flags(8)).unwrap(), &other, &[]).unwrap();
+        assert!(places(&theirs).iter().all(|place| !places(&first).contains(place)));
+    }
+
+    #[test]
     fn a_knob_that_does_not_arrive_is_named_with_both_values() {
         let folder = tempfile::tempdir().unwrap();
         let job = job(folder.path());
         // What the far side would write: all settings, those of the data and the machine too.
         let all: String = {
-            let mut whole = FarJob { name: job.name.clone(), items: Vec::new(), entries: Vec::new() };
+            let mut whole = FarJob { name: job.name.clone(), load: Load::default(), entries: Vec::new() };
             whole.entries.extend(job.entries.iter().map(|s| Sent { key: s.key, value: s.value.clone(), said: true }));
             whole.text("/srv/far").replace("[data]", "[data]\nkind = \"pairs\"")
         };

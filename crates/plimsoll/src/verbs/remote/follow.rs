@@ -8,10 +8,12 @@ use plimsoll_remote::wire::{Answer, Ask, Ending, RunSeen};
 use plimsoll_remote::{FarPath, Link, RemoteError};
 use serde_json::json;
 
-use super::{Remote, ended, failed, show, strange, tunnel};
+use super::{Remote, ended, failed, show, tunnel};
 use crate::args::{FarJobArgs, FarLogsArgs, FarWatchArgs};
 use crate::render::{self, Exit, Fail};
 
+/// The signal that asks for a stop.
+const TERM: i32 = 15;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -33,7 +35,8 @@ impl Log {
         loop {
             match link.ask(&Ask::Tail { path: self.path.clone(), from: self.from })? {
                 (Answer::Text { from }, bytes) => {
-                    self.from = Some(from + bytes.len() as u64);
+                    // Whatever the far side says.
+                    self.from = Some(from.saturating_add(bytes.len() as u64));
                     if bytes.is_empty() {
                         return Ok(any);
                     }
@@ -59,13 +62,13 @@ pub fn logs(args: &FarLogsArgs) -> Result<(), Fail> {
             loop {
                 // What is said before the end is there once the end is seen.
                 let over = !args.follow || !one(link, &run)?.alive;
-                let mut count = 0;
+                let (mut count, mut heard) = (0, true);
                 log.catch_up(link, &mut |bytes| {
-                    show(false, bytes);
+                    heard &= show(false, bytes);
                     count += 1;
                 })?;
                 read.set(read.get() + count);
-                if over {
+                if over || !heard {
                     return Ok(());
                 }
                 std::thread::sleep(PAUSE);
@@ -106,34 +109,41 @@ pub fn stop(args: &FarJobArgs) -> Result<(), Fail> {
         return Ok(());
     }
     let mut log = Log::of(&seen.run, None)?;
-    let mut asked = false;
+    let (mut heard, mut asked, looks) = (false, false, Cell::new(0));
     let seen = remote.with(
         |link| {
-            if !asked {
+            if !heard {
                 log.catch_up(link, &mut |_| {})?;
+                heard = true;
+            }
+            if !asked {
                 link.have_done(&Ask::Stop { run: seen.run.clone() })?;
                 asked = true;
             }
             loop {
                 let now = one(link, &seen.run)?;
-                log.catch_up(link, &mut |bytes| show(true, bytes))?;
+                looks.set(looks.get() + 1);
+                log.catch_up(link, &mut |bytes| _ = show(true, bytes))?;
                 if !now.alive {
                     return Ok(now);
                 }
                 std::thread::sleep(PAUSE);
             }
         },
-        || 0,
+        || looks.get(),
     )?;
+    let (name, run) = (&remote.name, &seen.run);
     match seen.ending {
         Some(Ending::Code(code)) if Exit::of(code) == Exit::Stopped => {
-            let (name, run) = (&remote.name, &seen.run);
             render::talk(format!("`{run}` is stopped at step {}; plimsoll remote resume {name} {run}", seen.step));
-            Ok(())
         }
-        Some(ending) => ended(ending),
-        None => Err(strange(&Answer::Runs { runs: vec![seen] })),
+        Some(Ending::Code(0)) => render::talk(format!("`{run}` is done; plimsoll remote pull {name} {run}")),
+        // What takes over the signal had not begun yet.
+        Some(Ending::Signal(TERM)) => render::talk(format!("`{run}` is stopped, and had not begun")),
+        Some(ending) => return ended(ending),
+        None => render::talk(format!("nobody works on `{run}`: {}", seen.status)),
     }
+    Ok(())
 }
 
 /// Lists the runs of a remote.
@@ -164,6 +174,35 @@ fn line(run: &RunSeen) -> String {
         Some(Ending::Signal(signal)) => format!("  signal {signal}"),
         _ => String::new(),
     };
+    let there = run.host.as_ref().map_or(String::new(), |host| format!("  on {host}"));
     let why = run.why.as_ref().map_or(String::new(), |why| format!("  {why}"));
-    format!("{}  {}{steps}{loss}{left}{exit}{why}", run.run, run.status)
+    format!("{}  {}{there}{steps}{loss}{left}{exit}{why}", run.run, run.status)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Write, pipe};
+
+    use plimsoll_remote::Patience;
+    use plimsoll_remote::wire::{GREETING, read_message, write_message};
+
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_log_that_cannot_be_is_no_reason_to_fall() {
+        let ((mut far_in, near_out), (near_in, mut far_out)) = (pipe().unwrap(), pipe().unwrap());
+        std::thread::spawn(move || {
+            far_out.write_all(GREETING).unwrap();
+            let hello = Answer::Hello { version: "0".to_string(), dir: "/far".to_string() };
+            write_message(&mut far_out, &hello, &[]).unwrap();
+            for body in [&b"last words"[..], &[]] {
+                read_message::<Ask>(&mut far_in).unwrap().unwrap();
+                write_message(&mut far_out, &Answer::Text { from: u64::MAX - 3 }, body).unwrap();
+            }
+        });
+        let link = Link::over_pipes("here", near_in, near_out, Patience::default()).unwrap();
+        let (mut log, mut heard) = (Log::of("a-1", None).unwrap(), Vec::new());
+        assert!(log.catch_up(&link, &mut |bytes| heard.extend_from_slice(bytes)).unwrap());
+        assert_eq!(heard, b"last words");
+    }
 }

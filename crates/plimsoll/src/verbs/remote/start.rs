@@ -1,20 +1,20 @@
 //! `plimsoll remote plan`, `train`, `run` and `resume`: something is started over there, and what it understood is
 //! compared with what was asked for.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_remote::echo::flat;
-use plimsoll_remote::keep::RUN_WORD;
-use plimsoll_remote::wire::{Answer, Ask, Echo, Ending};
-use plimsoll_remote::{FarPath, Link, RemoteError, digest_of};
+use plimsoll_remote::wire::{Answer, Ask, Echo, Ending, RunSeen, Word};
+use plimsoll_remote::{FarPath, Link, RemoteError, digest_of, token};
 use serde_json::json;
 
 use super::far_job::{FarJob, fair_name, same};
-use super::files::{folder_items, sending};
+use super::files::{folder_load, sending};
 use super::follow::{Log, one};
 use super::run_words::run_words;
-use super::{Remote, ended, far, show, told};
+use super::{Remote, ended, failed, origin, show, told};
 use crate::args::{FarJobArgs, FarPlanArgs, FarRunArgs, FarTrainArgs};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
@@ -28,9 +28,9 @@ const ELSEWHERE: &[&str] = &["folder", "began_unix_ms", "trainer_files", "shape"
 
 /// Plans a job on the other machine.
 pub fn plan(args: &FarPlanArgs) -> Result<(), Fail> {
-    let job = FarJob::of(&Settings::resolve(&args.job)?, &args.sending.exclude)?;
+    let job = FarJob::of(&Settings::resolve(&args.job)?, &origin()?, &args.sending.exclude)?;
     let (remote, path) = (Remote::named(&args.name)?, job.path()?);
-    sending(&remote, &job.items, &args.sending, |link| resolved(link, &job, &path))?;
+    sending(&remote, &job.load, &args.sending, |link| resolved(link, &job, &path))?;
     let json = args.json.then(|| "--json".to_string());
     let words: Vec<String> = ["plan".to_string(), path.to_string()].into_iter().chain(json).collect();
     remote.exec(&words)
@@ -38,7 +38,7 @@ pub fn plan(args: &FarPlanArgs) -> Result<(), Fail> {
 
 /// Writes the job there, and has it understood: whatever differs is an error before anything is started.
 fn resolved(link: &Link, job: &FarJob, path: &FarPath) -> Result<(), RemoteError> {
-    plimsoll_remote::push::write(link, path, job.text(link.dir()).as_bytes())?;
+    job.write(link, path)?;
     match link.ask(&Ask::Resolve { path: path.clone() })?.0 {
         Answer::Resolved { text } => job.check(link.host(), link.dir(), &text),
         other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
@@ -47,29 +47,20 @@ fn resolved(link: &Link, job: &FarJob, path: &FarPath) -> Result<(), RemoteError
 
 /// Trains a job on the other machine.
 pub fn train(args: &FarTrainArgs) -> Result<(), Fail> {
-    let job = FarJob::of(&Settings::resolve(&args.job)?, &args.sending.exclude)?;
-    let (remote, path) = (Remote::named(&args.name)?, job.path()?);
-    let words = ["train".to_string(), path.to_string(), "--out".to_string(), RUN_WORD.to_string()];
-    let (pushed, (started, checked)) = sending(&remote, &job.items, &args.sending, |link| {
+    let job = FarJob::of(&Settings::resolve(&args.job)?, &origin()?, &args.sending.exclude)?;
+    let (remote, path, token) = (Remote::named(&args.name)?, job.path()?, token().map_err(failed)?);
+    let words = [Word::all(["train", path.as_str(), "--out"]), vec![Word::Run]].concat();
+    let (pushed, started) = sending(&remote, &job.load, &args.sending, |link| {
         resolved(link, &job, &path)?;
         let asked = digest_of(format!("{words:?}\n{}", job.text(link.dir())).as_bytes());
-        let ask = Ask::Start {
-            name: job.name.clone(),
-            fresh: true,
-            words: words.to_vec(),
-            folder: None,
-            asked,
-            beside: args.beside,
-        };
-        let started = start(link, &ask)?;
-        let check = |echo: &Echo| job.check(link.host(), link.dir(), &echo.text);
-        let checked = started.checked(link, check)?;
-        Ok((started, checked))
+        let (name, words, token) = (job.name.clone(), words.clone(), token.clone());
+        start(link, &Ask::Start { name, fresh: true, words, folder: None, asked, beside: args.beside, token })
     })?;
     if !args.json {
         told(&pushed, &args.name, false)?;
     }
-    see_off(&remote, &started, checked, args.json)
+    let check = |link: &Link, echo: &Echo| job.check(link.host(), link.dir(), &echo.text);
+    see_off(&remote, &started, Some(&check), args.json)
 }
 
 /// Starts somebody else's trainer on the other machine.
@@ -79,30 +70,20 @@ pub fn run(args: &FarRunArgs) -> Result<(), Fail> {
     }
     let charge = run_verb::charge(&args.run)?;
     let name = fair_name(&charge.command()?.trainer.name);
-    let (folder, items) = folder_items(Path::new("."), &args.sending)?;
-    let folder = far(format!("work/{folder}"))?;
-    let mut words = vec!["run".to_string(), format!("--out={RUN_WORD}")];
-    words.extend(run_words(&args.run));
+    let (folder, load) = folder_load(Path::new("."), &args.sending)?;
+    let words = [Word::all(["run", "--out"]), vec![Word::Run], Word::all(run_words(&args.run))].concat();
     let charge = serde_json::to_value(&charge)?;
-    let remote = Remote::named(&args.name)?;
-    let (pushed, (started, checked)) = sending(&remote, &items, &args.sending, |link| {
+    let (remote, token) = (Remote::named(&args.name)?, token().map_err(failed)?);
+    let (pushed, started) = sending(&remote, &load, &args.sending, |link| {
         let asked = digest_of(format!("{folder} {words:?}").as_bytes());
-        let ask = Ask::Start {
-            name: name.clone(),
-            fresh: true,
-            words: words.clone(),
-            folder: Some(folder.clone()),
-            asked,
-            beside: args.beside,
-        };
-        let started = start(link, &ask)?;
-        let checked = started.checked(link, |echo| charged(link.host(), &charge, &echo.text))?;
-        Ok((started, checked))
+        let (name, words, folder, token) = (name.clone(), words.clone(), Some(folder.clone()), token.clone());
+        start(link, &Ask::Start { name, fresh: true, words, folder, asked, beside: args.beside, token })
     })?;
     if !args.json {
         told(&pushed, &args.name, false)?;
     }
-    see_off(&remote, &started, checked, args.json)
+    let check = |link: &Link, echo: &Echo| charged(link.host(), &charge, &echo.text);
+    see_off(&remote, &started, Some(&check), args.json)
 }
 
 /// Whether the other machine guards what was asked for.
@@ -125,9 +106,10 @@ pub fn resume(args: &FarJobArgs) -> Result<(), Fail> {
         render::talk(format!("`{}` is finished; nothing is left to do", seen.run));
         return Ok(());
     }
-    let words = vec!["resume".to_string(), RUN_WORD.to_string()];
+    let words = vec![Word::Said("resume".to_string()), Word::Run];
     let asked = digest_of(format!("{words:?} {}", seen.run).as_bytes());
-    let ask = Ask::Start { name: seen.run.clone(), fresh: false, words, folder: None, asked, beside: false };
+    let (name, token) = (seen.run.clone(), token().map_err(failed)?);
+    let ask = Ask::Start { name, fresh: false, words, folder: None, asked, beside: false, token };
     let started = remote.with(
         |link| {
             link.have_done(&Ask::Lock {})?;
@@ -135,75 +117,97 @@ pub fn resume(args: &FarJobArgs) -> Result<(), Fail> {
         },
         || 0,
     )?;
-    see_off(&remote, &started, true, false)
+    see_off(&remote, &started, None, false)
 }
 
 /// What was started.
 struct Started {
     run: String,
-    echo: Option<Echo>,
-    ending: Option<Ending>,
     log_from: u64,
     already: bool,
 }
 
 fn start(link: &Link, ask: &Ask) -> Result<Started, RemoteError> {
     match link.ask(ask)?.0 {
-        Answer::Started { run, echo, ending, log_from, already } => {
-            Ok(Started { run, echo, ending, log_from, already })
-        }
+        Answer::Started { run, log_from, already } => Ok(Started { run, log_from, already }),
         other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
     }
 }
 
-impl Started {
-    /// Compares what the started process wrote down with what was asked for, and stops it where that differs. Whether
-    /// there was something to compare: what ended at once has said why.
-    fn checked(&self, link: &Link, check: impl Fn(&Echo) -> Result<(), RemoteError>) -> Result<bool, RemoteError> {
-        let Some(echo) = &self.echo else { return Ok(false) };
-        let checked = check(echo);
-        if checked.is_err() && self.ending.is_none() {
-            // One that has ended meanwhile needs no stop.
-            let _ = link.have_done(&Ask::Stop { run: self.run.clone() });
-        }
-        checked.map(|()| true)
+/// What a run wrote down of its settings, once it has.
+fn echo(link: &Link, run: &str) -> Result<Option<Echo>, RemoteError> {
+    match link.ask(&Ask::Echo { run: run.to_string() })?.0 {
+        Answer::Echoed { echo } => Ok(echo),
+        other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
     }
 }
 
-/// Follows a run until it is planned and has begun, or has ended; from there on it goes on without us.
-fn see_off(remote: &Remote, started: &Started, checked: bool, json: bool) -> Result<(), Fail> {
-    if started.ending.is_none() && !checked {
-        let fact = format!("`{}` runs on `{}`, and has not said which settings it has", started.run, remote.name);
-        return Err(Fail::new(Exit::Failed, anyhow::anyhow!(fact))
-            .hint(format!("plimsoll remote stop {} {}", remote.name, started.run)));
-    }
-    let mut log = Log::of(&started.run, Some(started.log_from))?;
-    let seen = remote.with(
+/// Whether what a run wrote down is what was asked for.
+type Check<'a> = &'a dyn Fn(&Link, &Echo) -> Result<(), RemoteError>;
+
+/// Follows a run until it is planned and has begun, or has ended; from there on it goes on without us. What it wrote down is
+/// compared with what was asked for as soon as it is there, however long that takes; where it differs the run is stopped, and
+/// seen to end.
+fn see_off(remote: &Remote, started: &Started, check: Option<Check>, json: bool) -> Result<(), Fail> {
+    let (name, run) = (&remote.name, &started.run);
+    let mut log = Log::of(run, Some(started.log_from))?;
+    let (mut unseen, mut wrong, mut stopping, looks) = (check, None, false, Cell::new(0));
+    let followed = remote.with(
         |link| {
             loop {
-                let seen = one(link, &started.run)?;
+                let seen = one(link, run)?;
+                looks.set(looks.get() + 1);
                 if !started.already {
-                    log.catch_up(link, &mut |bytes| show(true, bytes))?;
+                    log.catch_up(link, &mut |bytes| _ = show(true, bytes))?;
                 }
-                if seen.status != "planning" || !seen.alive {
+                if let Some(check) = unseen
+                    && let Some(echo) = echo(link, run)?
+                {
+                    unseen = None;
+                    wrong = check(link, &echo).err();
+                }
+                if !seen.alive {
+                    return Ok(seen);
+                }
+                if wrong.is_some() && !stopping {
+                    link.have_done(&Ask::Stop { run: run.clone() })?;
+                    stopping = true;
+                }
+                if wrong.is_none() && unseen.is_none() && has_begun(&seen) {
                     return Ok(seen);
                 }
                 std::thread::sleep(PAUSE);
             }
         },
-        || 0,
-    )?;
-    if let Some(ending) = seen.ending.filter(|ending| *ending != Ending::Code(0)) {
-        render::talk(format!("on `{}`: `{}` ended", remote.name, seen.run));
-        return ended(ending);
+        || looks.get(),
+    );
+    let seen = match (wrong, followed) {
+        (None, Ok(seen)) => seen,
+        (None, Err(fail)) if unseen.is_some() => {
+            let hint =
+                format!("`{run}` was started, and what it understood is not compared yet: the same command does that");
+            return Err(fail.hint(hint));
+        }
+        (None, Err(fail)) => return Err(fail),
+        (Some(error), Ok(_)) => {
+            let how = if stopping { "was stopped" } else { "has ended by itself" };
+            return Err(failed(error).hint(format!("nothing is trained with other settings: `{run}` {how}")));
+        }
+        (Some(error), Err(fail)) => {
+            let why = fail.fact.map_or(String::new(), |fact| format!(": {fact:#}"));
+            let fact = format!("`{run}` goes on at `{name}` with other settings, and could not be stopped{why}");
+            return Err(failed(error).context(fact).hint(format!("plimsoll remote stop {name} {run}")));
+        }
+    };
+    if !seen.alive && (seen.ending != Some(Ending::Code(0)) || unseen.is_some()) {
+        render::talk(format!("on `{name}`: `{run}` ended"));
+        ended(seen.ending.unwrap_or(Ending::Unseen))?;
+        return Err(Fail::new(Exit::Failed, anyhow::anyhow!("it has not said which settings it had")));
     }
     if json {
-        return render::json(
-            &json!({ "remote": remote.name, "run": seen.run, "already": started.already, "seen": seen }),
-        );
+        return render::json(&json!({ "remote": name, "run": run, "already": started.already, "seen": seen }));
     }
-    render::data(&seen.run)?;
-    let (name, run) = (&remote.name, &seen.run);
+    render::data(run)?;
     render::talk(match (started.already, seen.alive) {
         (true, _) => format!("`{run}` is running on `{name}` already, and is what was asked for"),
         (false, true) => {
@@ -212,4 +216,9 @@ fn see_off(remote: &Remote, started: &Started, checked: bool, json: bool) -> Res
         (false, false) => format!("`{run}` is done; plimsoll remote pull {name} {run}"),
     });
     Ok(())
+}
+
+/// Whether a run that is alive is past its planning, also where its records of before say how it ended then.
+fn has_begun(seen: &RunSeen) -> bool {
+    matches!(seen.status.as_str(), "running" | "finished")
 }

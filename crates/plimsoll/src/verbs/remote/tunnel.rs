@@ -13,6 +13,10 @@ use plimsoll_remote::wire::{Answer, Ask};
 use super::{Remote, failed};
 use crate::render::{self, Exit, Fail, OrFail};
 
+/// Between two looks at whether the tunnel stands.
+const LOOK: Duration = Duration::from_millis(500);
+/// Most bytes before the page's address.
+const LONGEST: usize = 64 << 10;
 /// How long a tunnel may take to stand.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -47,25 +51,30 @@ pub fn web(remote: &Remote, folder: &str, port: u16) -> Result<(), Fail> {
             let mut told = String::new();
             let far_port = loop {
                 match link.answer()? {
-                    (Answer::Output { talk: false }, bytes) => told.push_str(&String::from_utf8_lossy(&bytes)),
-                    (Answer::Output { talk: true }, bytes) => super::show(true, &bytes),
+                    (Answer::Output { talk: false }, bytes) if told.len() < LONGEST => {
+                        told.push_str(&String::from_utf8_lossy(&bytes));
+                    }
+                    (Answer::Output { talk: true }, bytes) => _ = super::show(true, &bytes),
                     (other, _) => return Err(strange(other)),
                 }
                 if let Some(port) = port_of(&told) {
                     break port;
                 }
             };
-            let tunnel = Tunnel::open(remote, port, far_port)?;
+            let mut tunnel = Tunnel::open(remote, port, far_port)?;
             let _ = render::data(format!("http://127.0.0.1:{port}/"));
             // The page is there as long as both stand; Ctrl-C ends all.
             loop {
-                match link.answer()? {
-                    (Answer::Output { talk }, bytes) => super::show(talk, &bytes),
-                    (Answer::Exited { .. }, _) => {
-                        drop(tunnel);
-                        return Ok(());
+                match link.answer_within(LOOK)? {
+                    Some((Answer::Output { talk }, bytes)) => _ = super::show(talk, &bytes),
+                    Some((Answer::Exited { .. }, _)) => return Ok(()),
+                    Some((other, _)) => return Err(strange(other)),
+                    // Its connection is one of its own, and breaks alone.
+                    None if tunnel.is_gone()? => {
+                        remote.shown.note("the tunnel of the page was lost; it is opened again");
+                        tunnel = Tunnel::open(remote, port, far_port)?;
                     }
-                    (other, _) => return Err(strange(other)),
+                    None => {}
                 }
             }
         },
@@ -128,6 +137,12 @@ impl Tunnel {
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(tunnel)
+    }
+}
+
+impl Tunnel {
+    fn is_gone(&mut self) -> Result<bool, RemoteError> {
+        Ok(self.ssh.try_wait()?.is_some())
     }
 }
 

@@ -4,14 +4,12 @@
 //! proves that somebody is there; only where it is silent is the lock tried, shared and for an instant; and once
 //! nobody was found, not again until the journal grows. A trainer that takes the lock in that instant tries again.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_machine::Bytes;
+use plimsoll_recover::RunLock;
 use plimsoll_watch::{Tail, View, WatchError};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 /// A journal that grew so lately has somebody who writes it.
 const FRESH: Duration = Duration::from_secs(2);
@@ -74,28 +72,9 @@ impl Following {
             Pulse::Unknown => true,
         };
         if ask {
-            self.pulse = if is_held(&self.run)? { Pulse::Held(Instant::now()) } else { Pulse::Gone };
+            self.pulse = if RunLock::is_held(&self.run)? { Pulse::Held(Instant::now()) } else { Pulse::Gone };
         }
         Ok(matches!(self.pulse, Pulse::Held(_)))
-    }
-}
-
-/// Whether somebody holds the lock of the run folder `run`.
-fn is_held(run: &Path) -> Result<bool, WatchError> {
-    let path = run.join(".lock");
-    let file = match fs_err::File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error.into()),
-    };
-    // Closing the file gives back what was taken.
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(false),
-        Err(Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => {
-            let error = std::io::Error::from(error);
-            Err(std::io::Error::new(error.kind(), format!("cannot try the lock `{}`: {error}", path.display())).into())
-        }
     }
 }
 
@@ -109,7 +88,6 @@ fn plan_lines(run: &Path) -> Vec<(String, Bytes)> {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_recover::RunLock;
     use plimsoll_watch::view::Status;
     use plimsoll_watch::{Event, Journal};
 
@@ -135,12 +113,12 @@ mod tests {
     #[test]
     fn looking_leaves_the_lock_to_others_and_makes_none() {
         let run = tempfile::tempdir().unwrap();
-        assert!(!is_held(run.path()).unwrap());
+        assert!(!RunLock::is_held(run.path()).unwrap());
         assert!(!run.path().join(".lock").exists());
         drop(RunLock::take(run.path(), Duration::ZERO).unwrap());
-        assert!(!is_held(run.path()).unwrap());
+        assert!(!RunLock::is_held(run.path()).unwrap());
         let lock = RunLock::take(run.path(), Duration::ZERO).unwrap();
-        assert!(is_held(run.path()).unwrap());
+        assert!(RunLock::is_held(run.path()).unwrap());
         drop(lock);
     }
 }
