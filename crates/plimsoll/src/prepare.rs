@@ -10,14 +10,14 @@ mod texts;
 mod trained;
 mod windows;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_engine::cuda::{Card, Hold};
 use plimsoll_machine::{Bytes, Root, gpu_memory_used, own_mapped_files, own_memory, process_memory};
 use plimsoll_model::{ModelFolder, SeriesInput, WeightFiles};
 use plimsoll_plan::card::CardTerms;
-use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, choose, decide, with_rungs};
+use plimsoll_plan::choose::{Decision, Pins, Plan, Terms, Verdict, choose, decide, with_rungs};
 use plimsoll_plan::device::{CudaForm, Device};
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::footprint::{CardOverheads, DiskFacts, Overheads};
@@ -245,6 +245,9 @@ pub fn prepare_and<T>(
     };
     // Planned twice: the first plan's tapes are themselves memory, and are there when the second looks.
     let first = decide(&job, &terms);
+    if let Some(hold) = hold.as_ref().filter(|_| first.plan.verdict == Verdict::Fits) {
+        hold.rehearse(&first.program, &first.job.optimizer, Some(kernel_folder())).or_failed()?;
+    }
     heap::trim();
     // What was needed to come this far is needed once; the peak of the start has its own line.
     let started = own_memory(&root)?;
@@ -292,6 +295,11 @@ fn card_terms(settings: &Settings, hold: &Hold, others: Bytes, remarks: &mut Vec
     let rates = card_rates::rates(hold.card(), settings.card.unwrap_or(Dtype::F32))?;
     let processors = hold.card().processors() as usize;
     Ok(CardTerms { vram: vram.min(most), vram_there: most, overheads, rates, processors })
+}
+
+/// Where compiled kernels are kept.
+pub fn kernel_folder() -> PathBuf {
+    rates::cache_folder().join("kernels")
 }
 
 /// RAM that loading a program's kernels and capturing its steps adds to what CUDA has taken before.

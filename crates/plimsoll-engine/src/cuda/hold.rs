@@ -13,6 +13,7 @@ pub struct Hold {
     // Dropped in this order.
     _products: Products,
     card: Card,
+    index: usize,
     used: u64,
 }
 
@@ -38,12 +39,17 @@ impl Hold {
         card.wait()?;
         drop(arena);
         let used = card.total() - card.free()?;
-        Ok(Hold { _products: products, card, used })
+        Ok(Hold { _products: products, card, index, used })
     }
 
     /// The card.
     pub fn card(&self) -> &Card {
         &self.card
+    }
+
+    /// Which it is.
+    pub(super) fn index(&self) -> usize {
+        self.index
     }
 
     /// Memory of the card that is in use now: by the context, and by others.

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use plimsoll_plan::device::{CudaForm, captured_ops};
 use plimsoll_plan::program::Program;
+use plimsoll_plan::train::OptimizerSpec;
 
 use super::card::{Address, Card, DeviceArena};
 use super::engine::{ALL, CudaEngine, Way, most_documents, most_rows, tape_of};
 use super::error::CudaError;
 use super::execute::{Machine, Run};
 use super::graph::Graphs;
+use super::hold::Hold;
 use super::kernels::Kernels;
 use super::lt::Products;
 use super::scale::LossScale;
@@ -65,14 +67,15 @@ impl CudaEngine {
         products.lend(NOWHERE, form.products);
         let kernels = Kernels::new(&card, options.cache.clone());
         let mut machine = Machine { products, kernels, card };
-        rehearse(&mut machine, &program, form, updates.as_ref(), (NOWHERE, options.stepwise))?;
+        let optimizer = updates.as_ref().map(|updates| &updates.optimizer);
+        rehearse(&mut machine, &program, form, optimizer, (NOWHERE, options.stepwise))?;
         machine.card.wait()?;
         let modules = (machine.card.total() - machine.card.free()?).saturating_sub(context);
         let arena = DeviceArena::take(&machine.card, program.parts.words() * 4)?;
         let parts = program.parts;
         let base = arena.base();
         machine.products.lend(base + 4 * (parts.store + parts.transient) as u64, form.products);
-        tune(&mut machine, &program, form, updates.as_ref(), &arena, options)?;
+        tune(&mut machine, &program, form, optimizer, &arena, options)?;
         let staging = base + 4 * (parts.store + parts.transient + parts.workspace) as u64;
         let staged = Staged::take(&program, staging)?;
         let mut tables = Tables::at(staging + 4 * parts.staging as u64);
@@ -106,12 +109,32 @@ impl CudaEngine {
     }
 }
 
+impl Hold {
+    /// Rehearses a program that may come of the plan: its kernels are compiled and loaded, its products looked up, and all of it is let go
+    /// again. What that takes of RAM, which is most where kernels are compiled for the first time, can be measured then.
+    pub fn rehearse(
+        &self,
+        program: &Program,
+        optimizer: &OptimizerSpec,
+        cache: Option<PathBuf>,
+    ) -> Result<(), EngineError> {
+        let form = *program.device.cuda().ok_or(EngineError::NotPlanned { what: "a card" })?;
+        let card = Card::open(self.index())?;
+        let mut products = Products::open(false)?;
+        products.lend(NOWHERE, form.products);
+        let kernels = Kernels::new(&card, cache);
+        let mut machine = Machine { products, kernels, card };
+        rehearse(&mut machine, program, form, Some(optimizer), (NOWHERE, false))?;
+        Ok(machine.card.wait()?)
+    }
+}
+
 /// Runs every tape without launching anything.
 fn rehearse(
     machine: &mut Machine,
     program: &Program,
     form: CudaForm,
-    updates: Option<&Updates>,
+    optimizer: Option<&OptimizerSpec>,
     (base, stepwise): (Address, bool),
 ) -> Result<(), CudaError> {
     for which in ALL {
@@ -130,7 +153,7 @@ fn rehearse(
                 layout: Layout::of(program, base),
                 base,
                 form,
-                optimizer: updates.map(|updates| &updates.optimizer),
+                optimizer,
                 rows: &rows,
                 documents: most_documents(program),
                 part: 0,
@@ -150,7 +173,7 @@ fn tune(
     machine: &mut Machine,
     program: &Program,
     form: CudaForm,
-    updates: Option<&Updates>,
+    optimizer: Option<&OptimizerSpec>,
     arena: &DeviceArena,
     options: &CudaOptions,
 ) -> Result<(), CudaError> {
@@ -158,7 +181,7 @@ fn tune(
     if !tuned.keeps() {
         return Ok(());
     }
-    rehearse(machine, program, form, updates, (arena.base(), options.stepwise))?;
+    rehearse(machine, program, form, optimizer, (arena.base(), options.stepwise))?;
     let Machine { products, card, .. } = machine;
     // Products of zeros are faster than they will be. These bytes are a small number in every form.
     card.fill(arena.base(), arena.bytes(), SOMETHING)?;

@@ -30,8 +30,7 @@ use super::saver::{Saver, out_of_hand, worth_waiting};
 use super::update::{Ahead, Outcome, StepReport};
 use super::weights::fill_weights;
 use crate::heap::{self, Role};
-use crate::prepare::{Prepared, RunData, Texts, Windows};
-use crate::rates::cache_folder;
+use crate::prepare::{Prepared, RunData, Texts, Windows, kernel_folder};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
 
@@ -134,7 +133,7 @@ impl<'a> Run<'a> {
             Updates { optimizer: prepared.job.optimizer.clone(), clip_norm: settings.clip_norm, seed: settings.seed };
         tell(news.as_ref(), &planned(&prepared.plan, &program));
         let snapshot = prepared.plan.snapshot.then(|| Snapshot::take(&program)).transpose()?;
-        let card = CudaOptions { cache: Some(cache_folder().join("kernels")), ..CudaOptions::default() };
+        let card = CudaOptions { cache: Some(kernel_folder()), ..CudaOptions::default() };
         let mut engine = Stepper::start(program, Some(updates), &card)?;
         let layout = Arc::new(Layout::of(&engine, &prepared));
         let mut looks = Looks::new(supervisor);
