@@ -1,12 +1,12 @@
 """PyTorch's half of `cargo bench -p plimsoll-engine --bench series`: trains HybridCNNLSTM v1 or v2 on random windows, prints seconds and peak memory.
 
-    series_torch.py --model v1|v2 --batch 16 [--features N --steps 5 --threads N --checkpoint --cpu-clock] [--card f32|tf32|bf16]
+    series_torch.py --model v1|v2 --batch 16 [--features N --steps 5 --threads N --checkpoint --cpu-clock] [--card f32|tf32|bf16 [--compile]]
 
 Prints one JSON object: `seconds` (median of the updates behind the first), `best`, `peak_rss_bytes` (VmHWM), and
 `base_rss_bytes`, what torch itself and the module took before the first step. `--checkpoint` computes the blocks of
 convolutions and the LSTM again in the backward pass (torch.utils.checkpoint). `--card` runs on a card, beside `--bench card`: in f32
-with TF32 in no product or in all of them, or with autocast to bf16; windows are copied from pinned memory every step, and
-`peak_card_bytes` is what the driver counts for everything, `allocated_card_bytes` what torch had allocated at most.
+with TF32 in no product or in all of them, or with autocast to bf16 (`--compile`: by torch.compile); windows are copied from pinned memory every
+step, and `peak_card_bytes` is what the driver counts for everything, `allocated_card_bytes` what torch had allocated at most.
 """
 
 import argparse
@@ -33,6 +33,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--checkpoint", action="store_true")
     parser.add_argument("--card", choices=["f32", "tf32", "bf16"])
+    parser.add_argument("--compile", action="store_true", help="torch.compile of the module, on a card")
     parser.add_argument("--cpu-clock", action="store_true", help="seconds are the process's CPU time")
     args = parser.parse_args()
     clock = time.process_time if args.cpu_clock else time.perf_counter
@@ -78,6 +79,8 @@ def main():
 def on_card(args, torch, series_modules, spec, model, forward):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.card == "tf32"
     model.to("cuda")
+    if args.compile:
+        forward = torch.compile(forward)
     optim = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.01, fused=True)
     inputs = torch.randn(args.batch, spec["window"], spec["features"]).pin_memory()
     classes, values = (torch.arange(args.batch) % 3).pin_memory(), torch.randn(args.batch, 1).pin_memory()

@@ -73,6 +73,7 @@ mod sources;
 mod template_json;
 mod tokenizer;
 mod tube;
+mod turns;
 mod visits;
 mod vocabulary;
 mod window;

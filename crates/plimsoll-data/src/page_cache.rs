@@ -44,7 +44,17 @@ pub(crate) struct PagedFile {
 
 impl PagedFile {
     pub fn open(path: &Path, pages: Pages) -> io::Result<PagedFile> {
-        Ok(PagedFile { file: File::open(path)?, uncached: AtomicBool::new(pages == Pages::Go), goes_at_end: false })
+        Ok(PagedFile::of(File::open(path)?, pages))
+    }
+
+    /// One that is open.
+    pub fn of(file: File, pages: Pages) -> PagedFile {
+        PagedFile { file, uncached: AtomicBool::new(pages == Pages::Go), goes_at_end: false }
+    }
+
+    /// Where it was when it was opened.
+    pub fn path(&self) -> &Path {
+        self.file.path()
     }
 
     /// For a while, behind which all its pages go, where they are to.
@@ -83,6 +93,12 @@ impl PagedFile {
         Ok(())
     }
 
+    /// Lets its pages go, whatever became of its name.
+    pub fn let_go(&self) {
+        // Advice that is not taken is no error.
+        let _ = fadvise(self.file.file(), 0, None, Advice::DontNeed);
+    }
+
     /// With the path.
     fn named(&self, error: io::Error) -> io::Error {
         match error.kind() {
@@ -95,17 +111,16 @@ impl PagedFile {
 impl Drop for PagedFile {
     fn drop(&mut self) {
         if self.goes_at_end {
-            let _ = fadvise(self.file.file(), 0, None, Advice::DontNeed);
+            self.let_go();
         }
     }
 }
 
-/// Lets the pages of a file go.
-pub(crate) fn let_go(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
-    // Advice that is not taken is no error.
-    let _ = fadvise(file.file(), 0, None, Advice::DontNeed);
-    Ok(())
+/// Lets the pages of a file go. What is wrong with one that is not there any more is for whoever reads it to say.
+pub(crate) fn let_go(path: &Path) {
+    if let Ok(file) = PagedFile::open(path, Pages::Stay) {
+        file.let_go();
+    }
 }
 
 /// A file that is read from its beginning to its end.

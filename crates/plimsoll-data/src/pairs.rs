@@ -5,17 +5,18 @@
 //! nothing but the waiting. All buffers exist when `start` returns, `next` allocates nothing. The cursor counts what was
 //! handed out. It knows no device and no engine.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_plan::batch::{BatchShape, BatchSlot};
 
 use crate::crew::Crew;
 use crate::loader::{BatchFacts, LoaderSettings};
-use crate::patience::{GiveUp, Patience};
+use crate::patience::GiveUp;
 use crate::prepared::Fit;
 use crate::ring::Slot;
 use crate::share::Share;
 use crate::tokenizer::{clip, clip_bytes};
+use crate::turns::Turns;
 use crate::window::Stream;
 use crate::{Cursor, DataError, Order, Recipe, Sources, TextTokenizer};
 
@@ -29,12 +30,7 @@ pub(crate) struct PairLoader {
 struct Shared {
     feed: Mutex<Feed>,
     slots: Box<[Mutex<Slot>]>,
-    state: Mutex<State>,
-    /// A slot became free, or the end came.
-    room: Condvar,
-    /// A batch became complete, or an error came.
-    ready: Condvar,
-    patience: Patience,
+    turns: Turns,
     tokenizer: Arc<TextTokenizer>,
     /// Of prepared data: how rows are cut.
     fit: Option<Fit>,
@@ -48,15 +44,6 @@ struct Shared {
 struct Feed {
     stream: Stream,
     ticket: u64,
-}
-
-struct State {
-    taken: u64,
-    complete: Box<[bool]>,
-    stop: bool,
-    failed: bool,
-    /// The earliest error, with the number of its sample.
-    error: Option<(u64, DataError)>,
 }
 
 impl PairLoader {
@@ -85,23 +72,14 @@ impl PairLoader {
             share,
             feed: Mutex::new(Feed { stream, ticket: 0 }),
             slots: (0..prefetch_batches).map(|_| Mutex::new(Slot::new(shape))).collect(),
-            state: Mutex::new(State {
-                taken: 0,
-                complete: vec![false; prefetch_batches].into(),
-                stop: false,
-                failed: false,
-                error: None,
-            }),
-            room: Condvar::new(),
-            ready: Condvar::new(),
-            patience: Patience::default(),
+            turns: Turns::new(prefetch_batches),
             tokenizer,
             fit,
             shape,
         });
         let mut loader = PairLoader { shared, crew: Crew::default(), next_batch: 0 };
         let asked = (threads, on_thread_start);
-        loader.crew.begin(&loader.shared, asked, produce, |shared, error| shared.fail(0, error))?;
+        loader.crew.begin(&loader.shared, asked, produce, |shared, error| shared.turns.fail(0, error))?;
         Ok(loader)
     }
 
@@ -118,25 +96,9 @@ impl PairLoader {
             self.next_batch += u64::from(round_samples > 0);
             return Ok(BatchFacts { round_samples, cursor_after: self.cursor(), ..BatchFacts::default() });
         }
-        let place = (batch % shared.slots.len() as u64) as usize;
-        let mut state = lock(&shared.state);
-        while !state.complete[place] {
-            let end = (batch + 1) * shared.shape.samples as u64;
-            if state.error.as_ref().is_some_and(|(ticket, _)| *ticket < end) {
-                return Err(state.error.take().map_or(DataError::Stopped, |(_, error)| error));
-            }
-            if state.failed && state.error.is_none() {
-                return Err(DataError::Stopped);
-            }
-            state = shared.patience.wait(&shared.ready, &shared.state, state)?;
-        }
-        drop(state);
-        let mut facts = lock(&shared.slots[place]).take(samples, shared.shape, slot);
-        let mut state = lock(&shared.state);
-        state.complete[place] = false;
-        state.taken += 1;
-        drop(state);
-        shared.room.notify_all();
+        shared.turns.wait_for(batch, (batch + 1) * shared.shape.samples as u64)?;
+        let mut facts = lock(&shared.slots[shared.turns.place(batch)]).take(samples, shared.shape, slot);
+        shared.turns.took(batch);
         self.next_batch += 1;
         facts.round_samples = shared.share.of_round(batch);
         facts.cursor_after = self.cursor();
@@ -144,7 +106,7 @@ impl PairLoader {
     }
 
     pub fn give_up_when(&self, asked: GiveUp) {
-        self.shared.patience.ends_when(asked);
+        self.shared.turns.give_up_when(asked);
     }
 
     /// The next sample that was not handed out, to any rank.
@@ -155,31 +117,8 @@ impl PairLoader {
 
 impl Drop for PairLoader {
     fn drop(&mut self) {
-        lock(&self.shared.state).stop = true;
-        self.shared.room.notify_all();
+        self.shared.turns.stop();
         self.crew.end();
-    }
-}
-
-impl Shared {
-    fn fail(&self, ticket: u64, error: DataError) {
-        let mut state = lock(&self.state);
-        state.failed = true;
-        if state.error.as_ref().is_none_or(|(earlier, _)| ticket < *earlier) {
-            state.error = Some((ticket, error));
-        }
-        drop(state);
-        self.ready.notify_all();
-        self.room.notify_all();
-    }
-
-    /// Waits until `batch` has a slot; false when there is nothing more to do.
-    fn wait_for_room(&self, batch: u64) -> bool {
-        let mut state = lock(&self.state);
-        while !state.stop && !state.failed && batch >= state.taken + self.slots.len() as u64 {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        !state.stop && !state.failed
     }
 }
 
@@ -195,7 +134,7 @@ fn produce(shared: &Shared) {
         let mut feed = lock(&shared.feed);
         let ticket = feed.ticket;
         let (batch, row) = (ticket / shape.samples as u64, (ticket % shape.samples as u64) as usize);
-        if row >= shared.share.of_batch(batch) || !shared.wait_for_room(batch) {
+        if row >= shared.share.of_batch(batch) || !shared.turns.wait_for_room(batch) {
             return;
         }
         if row == 0 && batch > 0 {
@@ -204,7 +143,7 @@ fn produce(shared: &Shared) {
         let mut cut = false;
         if let Err(error) = feed.stream.step() {
             drop(feed);
-            return shared.fail(ticket, error);
+            return shared.turns.fail(ticket, error);
         }
         match &shared.fit {
             Some(fit) => cut = fit.pair(feed.stream.tokens(), [&mut source_tokens, &mut target_tokens]),
@@ -224,14 +163,13 @@ fn produce(shared: &Shared) {
                 .and_then(|s| Ok(s | tokenizer.encode_by(&mut memo, &target, shape.target_len, &mut target_tokens)?));
             match encoded {
                 Ok(truncated) => cut |= truncated,
-                Err(error) => return shared.fail(ticket, error),
+                Err(error) => return shared.turns.fail(ticket, error),
             }
         }
-        let place = (batch % shared.slots.len() as u64) as usize;
-        let done = lock(&shared.slots[place]).put(row, shape, &source_tokens, &target_tokens, cut);
+        let slot = &shared.slots[shared.turns.place(batch)];
+        let done = lock(slot).put(row, shape, &source_tokens, &target_tokens, cut);
         if done == shared.share.of_batch(batch) {
-            lock(&shared.state).complete[place] = true;
-            shared.ready.notify_all();
+            shared.turns.completed(batch);
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::window::Texts;
 use crate::{ChosenColumns, Columns, DataError, Kind};
 
 /// Heap of one kept column chunk; a test holds it against the library's own count.
-const CHUNK_BYTES: u64 = 1024;
+pub(crate) const CHUNK_BYTES: u64 = 1024;
 
 /// What is kept of a file between reads.
 #[derive(Debug)]
@@ -146,7 +146,8 @@ fn scan_file(
     Ok(kept)
 }
 
-fn footer(path: &Path, placed: &PlacedFile) -> Result<ParquetMetaData, DataError> {
+/// What the end of a file says of it.
+pub(crate) fn footer(path: &Path, placed: &PlacedFile) -> Result<ParquetMetaData, DataError> {
     let place = || format!("footer of {} bytes", placed.len());
     ParquetMetaDataReader::new().parse_and_finish(placed).map_err(|e| bad(path, place(), e))
 }
@@ -336,25 +337,50 @@ fn column(path: &Path, footer: &ParquetMetaData, name: &str) -> Result<usize, Da
     Ok(leaf)
 }
 
-/// Takes the wanted columns' chunks out of the footer and checks that they lie inside the file.
+/// What is kept between reads of the wanted columns.
 fn keep(path: &Path, footer: &ParquetMetaData, wanted: &Leaves, bytes: u64) -> Result<ParquetFile, DataError> {
-    let mut first_row = 0u64;
-    let mut row_groups = Vec::with_capacity(footer.num_row_groups());
+    // A list has at least one entry a row: where it is empty, one that says so.
+    let fits = if wanted.nested { i64::ge } else { i64::eq };
+    let mut first_row = 0;
+    let group = |GroupChunks { rows, chunks }| {
+        let group = RowGroup { first_row, rows, chunks: chunks.into(), pages: Box::default() };
+        first_row += rows;
+        group
+    };
+    let row_groups = chunks_of(path, footer, &wanted.leaves, bytes, fits)?.into_iter().map(group).collect();
+    Ok(ParquetFile { bytes, row_groups, nested: wanted.nested })
+}
+
+/// Chunks of a row group, and its rows.
+pub(crate) struct GroupChunks {
+    pub rows: u64,
+    pub chunks: Vec<ColumnChunkMetaData>,
+}
+
+/// Takes the chunks of some leaves out of a footer and checks that they lie inside a file of `bytes` and `fit` the rows.
+pub(crate) fn chunks_of(
+    path: &Path,
+    footer: &ParquetMetaData,
+    leaves: &[usize],
+    bytes: u64,
+    fits: fn(&i64, &i64) -> bool,
+) -> Result<Vec<GroupChunks>, DataError> {
+    let mut groups = Vec::with_capacity(footer.num_row_groups());
+    let mut all = 0u64;
     for (number, group) in footer.row_groups().iter().enumerate() {
         let wrong =
             |reason: String| DataError::BadParquet { path: path.into(), place: format!("row group {number}"), reason };
         let rows = u64::try_from(group.num_rows()).map_err(|_| wrong("a negative number of rows".into()))?;
-        let mut chunks = Vec::with_capacity(wanted.leaves.len());
-        for &leaf in &wanted.leaves {
+        all = all.checked_add(rows).ok_or_else(|| wrong("more rows than there can be".into()))?;
+        let mut chunks = Vec::with_capacity(leaves.len());
+        for &leaf in leaves {
             if leaf >= group.num_columns() {
                 return Err(wrong(format!("expected column {leaf}, found {} columns", group.num_columns())));
             }
             let chunk = group.column(leaf);
-            if [Some(chunk.data_page_offset()), chunk.dictionary_page_offset(), Some(chunk.compressed_size())]
-                .into_iter()
-                .flatten()
-                .any(|n| n < 0)
-            {
+            let numbers =
+                [Some(chunk.data_page_offset()), chunk.dictionary_page_offset(), Some(chunk.compressed_size())];
+            if numbers.into_iter().flatten().any(|n| n < 0) {
                 return Err(wrong(format!("a negative place or length of column {leaf}")));
             }
             let (start, len) = chunk.byte_range();
@@ -363,8 +389,6 @@ fn keep(path: &Path, footer: &ParquetMetaData, wanted: &Leaves, bytes: u64) -> R
                     "expected {len} bytes of column {leaf} at {start}, found a file of {bytes} bytes"
                 )));
             }
-            // A list has at least one entry a row: where it is empty, one that says so.
-            let fits = if wanted.nested { i64::ge } else { i64::eq };
             if !fits(&chunk.num_values(), &group.num_rows()) {
                 return Err(wrong(format!("expected {rows} values of column {leaf}, found {}", chunk.num_values())));
             }
@@ -372,10 +396,9 @@ fn keep(path: &Path, footer: &ParquetMetaData, wanted: &Leaves, bytes: u64) -> R
             let slim = slim.set_definition_level_histogram(None).set_repetition_level_histogram(None);
             chunks.push(slim.build().map_err(|e| wrong(e.to_string()))?);
         }
-        row_groups.push(RowGroup { first_row, rows, chunks: chunks.into(), pages: Box::default() });
-        first_row += rows;
+        groups.push(GroupChunks { rows, chunks });
     }
-    Ok(ParquetFile { bytes, row_groups: row_groups.into_boxed_slice(), nested: wanted.nested })
+    Ok(groups)
 }
 
 #[cfg(test)]

@@ -342,19 +342,20 @@ impl Sources {
     }
 
     /// Now and then lets the pages of all files go, where they are not to stay.
-    fn let_go_behind(&self, bytes: u64) -> Result<(), DataError> {
-        let Some(read) = &self.read else { return Ok(()) };
+    fn let_go_behind(&self, bytes: u64) {
+        let Some(read) = &self.read else { return };
         if read.fetch_add(bytes, Ordering::Relaxed) + bytes < LET_GO_EVERY {
-            return Ok(());
+            return;
         }
         read.store(0, Ordering::Relaxed);
         for file in &self.files {
             let frames = if let Kept::Rows(kept) = &file.kept { kept.frames_path() } else { None };
             // Blocks of what lies elsewhere are let go when they have been read.
             let local = (!file.origin.is_remote()).then(|| file.origin.path());
-            frames.or(local).map(page_cache::let_go).transpose()?;
+            if let Some(path) = frames.or(local) {
+                page_cache::let_go(path);
+            }
         }
-        Ok(())
     }
 
     /// Appends the rows of a block to `texts`. Prepared data have none; their tokens are read by [`Prepared::read_block`].
@@ -372,7 +373,7 @@ impl Sources {
         let columns = &self.sets[self.sets.partition_point(|set| set.blocks.end <= number)].columns;
         let pages = [&self.facts.source_pages, &self.facts.target_pages, &self.facts.input_pages];
         let more = READ_AHEAD + pages.iter().map(|pages| pages.largest_stored).sum::<u64>();
-        self.let_go_behind(u64::from(block.raw_bytes) + more)?;
+        self.let_go_behind(u64::from(block.raw_bytes) + more);
         match &file.kept {
             Kept::Rows(kept) => rows::read(&file.origin, kept, columns, block, &mut scratch.rows, texts),
             Kept::Parquet(kept) => parquet_file::read(&file.origin, kept, columns, block, texts),

@@ -27,6 +27,26 @@ fn cell(row: usize, column: usize) -> f64 {
     100.0 + (row as f64 * 0.01 + column as f64).sin()
 }
 
+/// Few rows in many groups, so that there is little but a footer.
+fn write_footer(path: &Path, columns: usize, groups: usize) {
+    let schema: String = (0..columns).map(|column| format!("REQUIRED DOUBLE f{column}; ")).collect();
+    let schema = Arc::new(parse_message_type(&format!("message m {{ {schema} }}")).unwrap());
+    let none = parquet::file::properties::EnabledStatistics::None;
+    let properties = WriterProperties::builder().set_statistics_enabled(none).set_offset_index_disabled(true).build();
+    let file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).open(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+    for number in 0..groups {
+        let mut group = writer.next_row_group().unwrap();
+        for column in 0..columns {
+            let mut of = group.next_column().unwrap().unwrap();
+            of.typed::<DoubleType>().write_batch(&[cell(number, column); 4], None, None).unwrap();
+            of.close().unwrap();
+        }
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+}
+
 /// Columns of more than a page each.
 fn write_parquet(path: &Path) {
     let columns: String = (0..COLUMNS).map(|column| format!("REQUIRED DOUBLE f{column}; ")).collect();
@@ -50,11 +70,11 @@ fn write_parquet(path: &Path) {
     writer.close().unwrap();
 }
 
-fn write_csv(path: &Path, rows: usize) {
+fn write_csv(path: &Path, rows: usize, series: usize) {
     let names: Vec<String> = (0..COLUMNS).map(|column| format!("f{column}")).collect();
     let mut text = format!("time,symbol,{}\n", names.join(","));
     for row in 0..rows {
-        write!(text, "{},name of series {}", row / 100, row % 100).unwrap();
+        write!(text, "{},name of series {}", row / series, row % series).unwrap();
         (0..COLUMNS).for_each(|column| write!(text, ",{:?}", cell(row, column)).unwrap());
         text.push('\n');
     }
@@ -131,7 +151,7 @@ fn series_stay_below_their_formulas() {
     let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (parquet, csv) = (data.path().join("a.parquet"), data.path().join("a.csv"));
     write_parquet(&parquet);
-    write_csv(&csv, 30_000);
+    write_csv(&csv, 30_000, 100);
     let mut told = String::new();
     // 16.8 MB of rows: in memory, and in a file.
     assert!(measure(&mut told, &parquet, spec(SeriesBy::One), 64 << 20, cache.path()));
@@ -140,7 +160,50 @@ fn series_stay_below_their_formulas() {
     assert!(!measure(&mut told, &parquet, spec(SeriesBy::One), 28 << 20, cache.path()));
     let by = SeriesBy::Column("symbol".into());
     assert!(measure(&mut told, &csv, spec(by.clone()), 32 << 20, cache.path()));
-    assert!(!measure(&mut told, &csv, spec(by), 6 << 20, cache.path()));
+    assert!(!measure(&mut told, &csv, spec(by.clone()), 6 << 20, cache.path()));
+    // Nearly as many series as there is room for, and more.
+    let many = data.path().join("many.csv");
+    write_csv(&many, 1000 * 30, 1000);
+    let whole = || SeriesSpec { validation: None, ..spec(by.clone()) };
+    assert!(measure(&mut told, &many, whole(), 32 << 20, cache.path()));
+    write_csv(&many, 1100 * 30, 1100);
+    let opening = SeriesOpening { memory: 32 << 20, ..SeriesOpening::default() };
+    let wrong = Series::open(&[many], whole(), opening).map(drop).unwrap_err().to_string();
+    assert!(wrong.contains("as many as `data.memory` has room for, found one behind 103"), "{wrong}");
+
+    // A footer that is most of what is held; a longer one is refused before it is unpacked, one of more wanted columns before it is kept.
+    let wide = data.path().join("wide.parquet");
+    write_footer(&wide, 400, 60);
+    let few = |columns: usize| SeriesSpec {
+        features: (0..columns).map(|column| format!("f{column}")).collect(),
+        time: None,
+        missing: Missing::Refuse,
+        normalise: Normalise::All,
+        validation: None,
+        ..spec(SeriesBy::One)
+    };
+    let (peak, opened) = peak_of(|| {
+        let opening = SeriesOpening { memory: 128 << 20, ..SeriesOpening::default() };
+        Series::open(std::slice::from_ref(&wide), few(100), opening).map(|series| series.facts().rows).unwrap()
+    });
+    let file = fs_err::read(&wide).unwrap();
+    let footer = u32::from_le_bytes(file[file.len() - 8..file.len() - 4].try_into().unwrap());
+    writeln!(told, "wide.parquet: opening {peak} of {}, a footer of {footer}", opening_bytes(128 << 20)).unwrap();
+    // Ten times its length, what is kept of it, and rows that are read at a time.
+    let most = 10 * u64::from(footer) + 102 * 60 * 1024 + (128 << 20) / 16;
+    assert!(opened == 240 && peak <= most && most < opening_bytes(128 << 20), "{peak} of {most}");
+    for (columns, memory, what) in [(3, 16 << 20, "unpacked"), (399, 96 << 20, "kept")] {
+        let opening = SeriesOpening { memory, ..SeriesOpening::default() };
+        let (peak, wrong) = peak_of(|| {
+            Series::open(std::slice::from_ref(&wide), few(columns), opening).map(drop).unwrap_err().to_string()
+        });
+        let words = format!("when it is {what}, found");
+        assert!(
+            wrong.contains("wide.parquet`: expected a footer that takes at most") && wrong.contains(&words),
+            "{wrong}"
+        );
+        assert!(peak <= opening_bytes(memory));
+    }
     println!("{told}");
 
     let small = SeriesOpening { memory: 4 << 20, ..SeriesOpening::default() };

@@ -79,6 +79,15 @@ impl SeriesStaging {
             let (what, expected) = ("the number of samples", self.shape.samples);
             return Err(EngineError::Batch { what, expected, found: samples });
         }
+        // Kernels and row maps count rows in 32 bits.
+        let rows = samples * spec.at_block(0).1;
+        if u32::try_from(rows).is_err() {
+            return Err(EngineError::Batch {
+                what: "steps of a micro-batch",
+                expected: u32::MAX as usize,
+                found: rows,
+            });
+        }
         (self.samples, self.first) = (samples, first);
         if let Some(head) = &spec.classes {
             let wrong = |class: &&u32| **class != IGNORE && **class as usize >= head.outputs;

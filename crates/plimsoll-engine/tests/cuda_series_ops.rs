@@ -425,16 +425,16 @@ fn lstm_case(
 }
 
 #[test]
-fn every_case_runs_on_the_cpu_and_has_its_scratch_on_a_card() {
+fn every_case_does_something_on_the_cpu_and_can_be_planned_for_a_card() {
     for case in cases() {
         let values = case.values();
         let here = case.here(&values);
         assert!(here.iter().flatten().all(|v| v.is_finite()), "{}", case.name);
         assert!(here != values, "{} does something", case.name);
         for form in [Dtype::F32, Dtype::Bf16] {
-            let cuda = CudaForm::of(form);
-            let parts = case.program(form, Device::Cuda(cuda)).parts;
-            assert!(parts.workspace * 4 >= cuda.products && parts.staging > 64, "{}: {parts:?}", case.name);
+            let parts = case.program(form, Device::Cuda(CudaForm::of(form))).parts;
+            let tensors: usize = values.iter().map(Vec::len).sum();
+            assert!(parts.store + parts.transient >= form.words(tensors), "{}: {parts:?}", case.name);
         }
     }
 }

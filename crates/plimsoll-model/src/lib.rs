@@ -32,6 +32,7 @@ pub use description::SeriesInput;
 pub use error::ModelError;
 pub use folder::ModelFolder;
 pub use merge::merge;
+pub use normalisation::{NORMALISATION_LIMIT, WriteText};
 pub use partial::Existing;
 pub use save::{save_model, save_series};
 pub use source::{TensorSource, Views};

@@ -4,7 +4,7 @@
 //! rename if the name has been taken meanwhile. A sibling left by a killed writer is cleared by the next one; one folder
 //! has one writer.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::ModelError;
+use crate::normalisation::WriteText;
 
 /// What to do with a folder that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,15 @@ impl Partial {
         let mut file = fs_err::File::create(self.path.join(name))?;
         file.write_all(text.as_bytes())?;
         Ok(file.sync_all()?)
+    }
+
+    /// What `write` writes, piece by piece; the file, to be read.
+    pub(crate) fn write_pieces(&self, name: &str, write: WriteText<'_>) -> Result<fs_err::File, ModelError> {
+        let mut out = BufWriter::new(self.create(name)?);
+        write(&mut out)?;
+        out.flush()?;
+        out.get_ref().sync_all()?;
+        Ok(fs_err::File::open(self.path.join(name))?)
     }
 
     pub(crate) fn create(&self, name: &str) -> Result<fs_err::File, ModelError> {

@@ -10,6 +10,7 @@ use plimsoll_plan::spec::{ModelSpec, Param, SeriesSpec};
 use serde_json::Value;
 
 use crate::names::{self, HEAD, SHARED};
+use crate::normalisation::WriteText;
 use crate::partial::{Existing, Partial};
 use crate::source::TensorSource;
 use crate::write::{Outgoing, write_from};
@@ -50,21 +51,24 @@ pub fn save_model(
 }
 
 /// Writes the folder of a model of series: config.json, model.safetensors with the names and layouts of PyTorch, and
-/// normalisation.json, a JSON text by which its features are normalised, where there is one.
+/// normalisation.json, a JSON text by which its features are normalised, where there is one; it is never held.
 pub fn save_series(
     dir: impl AsRef<Path>,
     spec: &SeriesSpec,
     dtype: Dtype,
     tensors: &mut dyn TensorSource,
-    normalisation: Option<&str>,
+    normalisation: Option<WriteText<'_>>,
     existing: Existing,
 ) -> Result<(), ModelError> {
     let (dir, whole) = (dir.as_ref(), ModelSpec::Series(spec.clone()));
     let path = dir.join("config.json");
     let config = config::to_save(&path, &config::series::config_of(spec), &whole, dtype)?;
-    normalisation.map_or(Ok(()), |text| normalisation::check(&dir.join(normalisation::FILE), text))?;
-    save_as(dir, &config, &whole, dtype, tensors, existing, |partial| {
-        normalisation.map_or(Ok(()), |text| partial.write_text(normalisation::FILE, text))
+    save_as(dir, &config, &whole, dtype, tensors, existing, |partial| match normalisation {
+        Some(write) => {
+            let written = partial.write_pieces(normalisation::FILE, write)?;
+            normalisation::check(written, &dir.join(normalisation::FILE))
+        }
+        None => Ok(()),
     })
 }
 

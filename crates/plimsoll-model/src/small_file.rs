@@ -13,17 +13,22 @@ pub(crate) const LIMIT_BYTES: u64 = 16 << 20;
 
 /// The whole file, if it is a plain file of at most [`LIMIT_BYTES`].
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
+    read_within(path, LIMIT_BYTES)
+}
+
+/// The same, of at most so many bytes.
+pub(crate) fn read_within(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, ModelError> {
     let facts = fs_err::metadata(path)?;
     if !facts.is_file() {
         return Err(ModelError::NotAFile { path: path.into() });
     }
-    let too_large = |got_bytes| ModelError::FileTooLarge { path: path.into(), limit_bytes: LIMIT_BYTES, got_bytes };
-    if facts.len() > LIMIT_BYTES {
+    let too_large = |got_bytes| ModelError::FileTooLarge { path: path.into(), limit_bytes, got_bytes };
+    if facts.len() > limit_bytes {
         return Err(too_large(facts.len()));
     }
     let mut bytes = Vec::with_capacity(facts.len() as usize);
-    fs_err::File::open(path)?.take(LIMIT_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LIMIT_BYTES {
+    fs_err::File::open(path)?.take(limit_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit_bytes {
         return Err(too_large(bytes.len() as u64));
     }
     Ok(bytes)

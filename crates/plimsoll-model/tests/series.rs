@@ -2,12 +2,14 @@
 
 mod folders;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use folders::{raw_file, views};
 use half::f16;
 use plimsoll_model::{
-    Existing, ModelError, ModelFolder, SeriesInput, Views, WeightFiles, init, save_model, save_series,
+    Existing, ModelError, ModelFolder, NORMALISATION_LIMIT, SeriesInput, Views, WeightFiles, WriteText, init,
+    save_model, save_series,
 };
 use plimsoll_plan::dtype::Dtype;
 use plimsoll_plan::spec::{ModelSpec, Param, SeriesAttention, SeriesSpec, series_params};
@@ -43,6 +45,9 @@ fn drawn(spec: &SeriesSpec) -> (Vec<Param>, Vec<Vec<f32>>) {
 fn save(dir: &Path, spec: &SeriesSpec, normalisation: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
     let (params, data) = drawn(spec);
     let mut tensors = Views::new(&params, &views(&params, &data))?;
+    let text = normalisation.unwrap_or_default();
+    let write = |out: &mut dyn Write| out.write_all(text.as_bytes());
+    let normalisation = normalisation.is_some().then_some(&write as WriteText<'_>);
     save_series(dir, spec, Dtype::F32, &mut tensors, normalisation, Existing::Refuse)?;
     Ok(data)
 }
@@ -83,6 +88,37 @@ fn a_folder_comes_back_to_the_bit_and_again_when_it_is_saved_from_itself() {
         names.sort();
         assert_eq!(names, ["config.json", "model.safetensors", "normalisation.json"]);
     }
+}
+
+#[test]
+fn a_normalisation_of_thousands_of_series_is_written_and_read_and_a_longer_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    // More than any other small file of a folder may have.
+    let long = format!("{{\"means\": [{}0]}}", "0.125, ".repeat(3 << 20));
+    assert!(long.len() > 16 << 20);
+    save(&dir.path().join("long"), &small(), Some(&long)).unwrap();
+    let folder = ModelFolder::open(dir.path().join("long")).unwrap();
+    assert!(folder.normalisation().unwrap().as_ref() == Some(&long));
+
+    let path = dir.path().join("long/normalisation.json");
+    fs_err::OpenOptions::new().write(true).open(&path).unwrap().set_len(NORMALISATION_LIMIT + 1).unwrap();
+    assert!(matches!(folder.normalisation(), Err(ModelError::FileTooLarge { .. })));
+}
+
+#[test]
+fn what_is_no_normalisation_is_not_saved_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("m");
+    for text in ["", "{", "{} {}", "mean"] {
+        let error = save(&out, &small(), Some(text)).unwrap_err();
+        assert!(matches!(&error, ModelError::Json { path, .. } if path.ends_with("m/normalisation.json")), "{error}");
+    }
+    let (params, data) = drawn(&small());
+    let mut tensors = Views::new(&params, &views(&params, &data)).unwrap();
+    let write = |_: &mut dyn Write| Err(std::io::Error::other("no more room"));
+    let saved = save_series(&out, &small(), Dtype::F32, &mut tensors, Some(&write), Existing::Refuse);
+    assert!(saved.unwrap_err().to_string().contains("no more room"));
+    assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
 #[test]

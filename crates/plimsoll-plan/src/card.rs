@@ -106,9 +106,10 @@ pub(crate) fn decide(job: &Job, terms: &Terms, card: &CardTerms) -> Decision {
     let program = compile(job, &chosen.choices);
     let mut plan = describe(job, terms, card, &chosen, &program);
     let as_free = |free: &Candidate| Choices { loader_threads: threads, ..free.choices } == chosen.choices;
-    let pinned = [pins.recompute, pins.recompute_attention, pins.recompute_feed_forward].iter().any(Option::is_some);
+    let again = [pins.recompute, pins.recompute_attention, pins.recompute_feed_forward, pins.lstm_every];
+    let pinned = again.iter().any(Option::is_some);
     if let Some(free) = free.filter(|free| plan.verdict == Verdict::Fits && !pinned && !as_free(free)) {
-        plan.cuts = explain::cuts(&free, &chosen, job.spec.blocks());
+        plan.cuts = explain::cuts(job, &free, &chosen);
         plan.next_faster = explain::next_faster(&free, &chosen, card.vram);
     }
     Decision { plan, program, job: job.clone() }
@@ -225,6 +226,8 @@ fn frames(job: &Job, pins: &Pins, loader_threads: usize) -> Vec<Choices> {
         };
         let rows = micro_batch * job.target_len;
         let mut chunks: Vec<usize> = match pins.loss_chunk {
+            // A loss without rows of logits has no chunks.
+            _ if job.spec.series().is_some() => vec![rows],
             Some(n) => vec![n.min(rows)],
             None => CHUNKS.iter().map(|c: &usize| rows.min(*c)).collect(),
         };

@@ -219,6 +219,11 @@ impl Work {
         self.with(if bytes <= CACHED { Unit::Cache } else { Unit::Memory }, bytes as f64)
     }
 
+    /// The same work in so many times as long.
+    fn slower(self, times: f64) -> Work {
+        Work { flops: self.flops, ..self * times }
+    }
+
     /// Seconds at the machine's rates.
     pub fn seconds(&self, rates: &Rates) -> f64 {
         self.units.iter().zip(rates.each()).map(|(units, rate)| units / rate).sum()
@@ -227,7 +232,8 @@ impl Work {
 
 /// Work of each op of a tape of a program, with full batches.
 pub fn tape_work(program: &Program, placed: &Placed) -> Vec<Work> {
-    let scale = Scale { store: &program.store, rows: placed.rows, tiles: Tiles::of(program.simd) };
+    let scale =
+        Scale { store: &program.store, rows: placed.rows, tiles: Tiles::of(program.simd), threads: program.threads };
     placed.tape.ops.iter().map(|op| scale.work(op)).collect()
 }
 
@@ -237,6 +243,8 @@ pub(crate) struct Scale<'a> {
     pub store: &'a Store,
     pub rows: MaxRows,
     pub tiles: Tiles,
+    /// Threads that the rates are of.
+    pub threads: usize,
 }
 
 /// Sides of a product: how each is read.

@@ -15,6 +15,7 @@ use crate::spec::ModelSpec;
 use crate::tape::{Id, Role, Store, Tape, Tensor};
 use crate::train::OptimizerSpec;
 
+pub(crate) use series::GATHERED;
 pub use series::{
     LSTM_COUNTER, LSTM_UNITS, LSTM_WALKED, SERIES_FACTS, gathered_rows, series_arrays, series_sides,
     series_staged_words, stats_chunks, stats_words,

@@ -63,8 +63,9 @@ fn recompute_blocks(choices: &Choices, blocks: usize) -> String {
     }
 }
 
-fn loss(choices: &Choices) -> String {
-    format!("loss {} rows at a time", choices.loss_chunk)
+/// Nothing for a model of series, whose loss has no rows of logits.
+fn loss(job: &Job, choices: &Choices) -> Option<String> {
+    job.spec.series().is_none().then(|| format!("loss {} rows at a time", choices.loss_chunk))
 }
 
 fn loaders(choices: &Choices) -> String {
@@ -83,14 +84,18 @@ pub(crate) fn compute_threads(threads: usize) -> String {
 
 /// All choices in words.
 pub(crate) fn words(job: &Job, choices: &Choices) -> String {
-    [batches(job, choices), recompute(choices, job.spec.blocks()), loss(choices), loaders(choices)].join("; ")
+    all(job, choices).into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn all(job: &Job, choices: &Choices) -> [Option<String>; 4] {
+    let recompute = recompute(choices, job.spec.blocks());
+    [Some(batches(job, choices)), Some(recompute), loss(job, choices), Some(loaders(choices))]
 }
 
 /// In words, what `to` does otherwise than `from`.
 fn difference(job: &Job, from: &Choices, to: &Choices) -> String {
-    let all = |c: &Choices| [batches(job, c), recompute(c, job.spec.blocks()), loss(c), loaders(c)];
-    let changed = all(from).into_iter().zip(all(to)).filter(|(a, b)| a != b);
-    changed.map(|(_, b)| b).collect::<Vec<_>>().join("; ")
+    let changed = all(job, from).into_iter().zip(all(job, to)).filter(|(a, b)| a != b);
+    changed.filter_map(|(_, b)| b).collect::<Vec<_>>().join("; ")
 }
 
 /// The knobs in which a choice differs from the fastest, one after the other.
@@ -112,7 +117,7 @@ pub(crate) fn cuts(search: &Search, fastest: Sized, chosen: Sized) -> Vec<Cut> {
     step.optimizer_in_backward = target.optimizer_in_backward;
     turn(batches(job, &step), step);
     step.loss_chunk = target.loss_chunk;
-    turn(loss(&step), step);
+    turn(loss(job, &step).unwrap_or_default(), step);
     // Blocks of convolutions have no attention that could be computed again by itself.
     if job.spec.series().is_none() {
         step.recompute_attention = target.recompute_attention + target.recompute - step.recompute.min(target.recompute);

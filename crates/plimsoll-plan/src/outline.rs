@@ -87,7 +87,7 @@ impl Outline {
         let samples = choices.micro_batch;
         let accumulation = job.effective_batch / samples;
         let (parts, repeats) = if choices.optimizer_in_backward { (accumulation, 1) } else { (1, accumulation) };
-        let scale = Scale { store, rows: way.rows(job, samples), tiles: way.tiles };
+        let scale = Scale { store, rows: way.rows(job, samples), tiles: way.tiles, threads: job.threads };
         let few = |parts: usize| KEEPS.map(|keep| Few::of(way.uniform(job, store, parts, keep), samples, &scale));
         let ways = if parts <= WRITTEN {
             few(parts)

@@ -109,7 +109,7 @@ impl<'a> Search<'a> {
             let tiles = Tiles::of(job.simd);
             let (mut workspace, mut update) = (other_forms_workspace(&store), Work::default());
             if !in_backward {
-                let scale = Scale { store: &store, rows: rows_of(&job.shape(1)), tiles };
+                let scale = Scale { store: &store, rows: rows_of(&job.shape(1)), tiles, threads: job.threads };
                 family::update_tape(&store).ops.iter().for_each(|op| update += scale.work(op));
                 workspace = workspace.max(update_workspace(job, &store));
             }
@@ -132,7 +132,7 @@ impl<'a> Search<'a> {
 
     fn scale(&self, choices: &Choices) -> Scale<'_> {
         let Updating { store, way, .. } = self.updating(choices.optimizer_in_backward);
-        Scale { store, rows: way.rows(self.job, choices.micro_batch), tiles: way.tiles }
+        Scale { store, rows: way.rows(self.job, choices.micro_batch), tiles: way.tiles, threads: self.job.threads }
     }
 
     /// Work of one update.
@@ -278,14 +278,19 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// A candidate with as many loader threads as it wants, and with one.
+    /// A candidate with each number of loader threads.
     fn with_loaders(&self, outline: &Outline, judged: &Judged, choices: Choices, list: &mut Vec<Candidate>) {
         let compute = outline.work(judged, &self.scale(&choices), choices.loss_chunk).seconds(&self.terms.rates);
-        let wanted = self.wanted_threads(compute);
-        list.push(self.weigh(outline, judged, Choices { loader_threads: wanted, ..choices }));
-        if wanted > 1 && self.pins.loader_threads.is_none() {
-            list.push(self.weigh(outline, judged, Choices { loader_threads: 1, ..choices }));
+        for loader_threads in self.loaders(compute) {
+            list.push(self.weigh(outline, judged, Choices { loader_threads, ..choices }));
         }
+    }
+
+    /// Loader threads that are tried: as many as an update of so many seconds wants, and one.
+    fn loaders(&self, compute: f64) -> impl Iterator<Item = usize> {
+        let wanted = self.wanted_threads(compute);
+        let one = (wanted > 1 && self.pins.loader_threads.is_none()).then_some(1);
+        std::iter::once(wanted).chain(one)
     }
 
     /// What a candidate needs, as far as it is known.

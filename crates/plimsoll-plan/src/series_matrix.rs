@@ -1,13 +1,17 @@
 //! What self-attention over the steps of series would take if its matrix were built, as PyTorch's plain form does: steps times steps
-//! of each head of each sample. Nobody here builds it; the plan says so, because that is where such jobs die elsewhere.
+//! of each head of each sample. Here at most [`HELD`] of it are, at a time; the plan says so, because that is where such jobs die elsewhere.
 
 use std::fmt;
 
 use plimsoll_machine::Bytes;
 
+use crate::device::GATHERED;
 use crate::spec::{SeriesAttention, SeriesSpec};
 
-/// The matrix of one micro-batch, which is never built.
+/// Bytes of scores that are held at a time, at most: on a card in f32, where attention is products of the matrix library.
+const HELD: Bytes = Bytes(4 * GATHERED as u64);
+
+/// The matrix of one micro-batch, which is never built whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionMatrix {
     /// Steps that attend to each other.
@@ -19,14 +23,12 @@ pub struct AttentionMatrix {
 }
 
 impl AttentionMatrix {
-    /// That of a micro-batch of so many samples; none where the model has no such attention.
+    /// That of a micro-batch of so many samples; none where the model has no such attention, or it is no larger than what may be held at a
+    /// time.
     pub fn of(spec: &SeriesSpec, samples: usize) -> Option<AttentionMatrix> {
-        match spec.attention {
-            SeriesAttention::MultiHead { heads, .. } => {
-                Some(AttentionMatrix { steps: spec.lstm_steps(), samples, heads })
-            }
-            SeriesAttention::None | SeriesAttention::Additive { .. } => None,
-        }
+        let SeriesAttention::MultiHead { heads, .. } = spec.attention else { return None };
+        let matrix = AttentionMatrix { steps: spec.lstm_steps(), samples, heads };
+        (matrix.bytes(4) > HELD).then_some(matrix)
     }
 
     /// What it would take, in numbers of so many bytes.
@@ -76,7 +78,17 @@ mod tests {
         assert_eq!(AttentionMatrix::of(&SeriesSpec::hybrid_v1(110), 256), None);
         let most = AttentionMatrix { steps: usize::MAX, samples: usize::MAX, heads: 2 };
         assert_eq!(most.bytes(4), Bytes(u64::MAX));
-        let few = AttentionMatrix { steps: 60, samples: 8, heads: 4 };
-        assert!(few.to_string().contains("would be 0.2 MiB in fp16, 0.4 MiB in fp32"), "{few}");
+        let few = AttentionMatrix { steps: 840, samples: 8, heads: 4 };
+        assert!(few.to_string().contains("would be 43.1 MiB in fp16, 86.1 MiB in fp32"), "{few}");
+    }
+
+    #[test]
+    fn one_that_may_be_held_whole_is_not_told() {
+        let mut spec = SeriesSpec::hybrid_v2(112);
+        if let SeriesAttention::MultiHead { heads, .. } = &mut spec.attention {
+            *heads = 1;
+        }
+        assert_eq!(AttentionMatrix::of(&spec, 23), None);
+        assert!(AttentionMatrix::of(&spec, 24).is_some());
     }
 }

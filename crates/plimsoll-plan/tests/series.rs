@@ -4,7 +4,7 @@ mod terms;
 
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choices::Choices;
-use plimsoll_plan::choose::{Pins, Verdict, choose};
+use plimsoll_plan::choose::{Pins, Terms, Verdict, choose};
 use plimsoll_plan::op::LSTM_BLOCK;
 use plimsoll_plan::program::{Job, compile};
 use plimsoll_plan::series_matrix::AttentionMatrix;
@@ -75,4 +75,45 @@ fn what_a_plan_gave_up_is_told_by_what_the_model_has() {
     let gates = format!("recompute 3 of 3 blocks; gates of the LSTM computed again, {LSTM_BLOCK} steps at a time");
     assert_eq!(said, ["recompute 3 of 3 blocks", &gates, "1 compute thread instead of 2"]);
     assert!(plan.cuts.iter().all(|cut| cut.saved > 0), "{:?}", plan.cuts);
+}
+
+/// A model whose batch may be split.
+fn split() -> SeriesSpec {
+    SeriesSpec { norm: ConvNorm::None, ..SeriesSpec::hybrid_v1(110) }
+}
+
+#[test]
+fn fewer_samples_than_threads_leave_threads_idle() {
+    let seconds = |threads: usize, micro_batch: usize| {
+        let job = Job { threads, ..job(split(), 32) };
+        let pins = Pins { micro_batch: Some(micro_batch), ..Pins::default() };
+        choose(&job, &terms::terms(Bytes::gib(64), pins)).plan.seconds_per_update
+    };
+    // Every thread has samples to walk.
+    assert!(seconds(2, 4) < 1.1 * seconds(2, 32), "{} and {}", seconds(2, 4), seconds(2, 32));
+    // Twelve of sixteen have none, in more than half of the work.
+    assert!(seconds(16, 4) > 1.5 * seconds(16, 32), "{} and {}", seconds(16, 4), seconds(16, 32));
+}
+
+#[test]
+fn a_slow_loader_gets_more_threads_and_a_fast_one_does_not() {
+    let threads = |loader_rate: f64| {
+        let job = Job { threads: 8, ..job(SeriesSpec::hybrid_v2(112), 32) };
+        let terms = Terms { loader_rate, ..terms::terms(Bytes::gib(64), Pins::default()) };
+        choose(&job, &terms).plan.choices.loader_threads
+    };
+    assert_eq!(threads(1e9), 1);
+    assert!((2..=8).contains(&threads(400.0)), "{}", threads(400.0));
+}
+
+#[test]
+fn a_split_batch_is_told_without_rows_of_logits() {
+    let job = job(split(), 8);
+    let pins = Pins { recompute: Some(3), lstm_every: Some(LSTM_BLOCK), ..Pins::default() };
+    let least = choose(&job, &terms::terms(Bytes::mib(1), pins)).plan.smallest;
+    let plan = choose(&job, &terms::terms(least + Bytes::mib(1), pins)).plan;
+    assert!(plan.micro_batch < 8 && !plan.cuts.is_empty(), "{plan}");
+    let next = plan.next_faster.iter().map(|next| &next.change);
+    let told: Vec<&String> = plan.cuts.iter().map(|cut| &cut.what).chain(next).collect();
+    assert!(told.iter().all(|told| !told.contains("loss ")), "{told:?}");
 }

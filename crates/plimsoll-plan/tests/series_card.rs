@@ -18,6 +18,11 @@ const GIB: f64 = (1u64 << 30) as f64;
 
 /// A batch, in so many micro-batches where that is held; on a card with so much memory.
 fn plan(spec: SeriesSpec, batch: usize, parts: Option<usize>, form: Dtype, vram: Bytes) -> Plan {
+    let pins = Pins { micro_batch: parts.map(|n| batch / n), ..Pins::default() };
+    pinned(spec, batch, pins, form, vram)
+}
+
+fn pinned(spec: SeriesSpec, batch: usize, pins: Pins, form: Dtype, vram: Bytes) -> Plan {
     let job = Job::of_series(spec, batch, OptimizerSpec::adamw(1e-4), (2, Simd::Avx2));
     let job = Job { device: Device::Cuda(CudaForm::of(form)), clip: true, ..job };
     let overheads = CardOverheads { context: Bytes::mib(300), modules: Bytes::mib(6) };
@@ -25,7 +30,7 @@ fn plan(spec: SeriesSpec, batch: usize, parts: Option<usize>, form: Dtype, vram:
     let rates = CardRates { flops: 50e12, bandwidth: 3.6e11, launches: 2e5, to_card: 1e10, from_card: 1e10 };
     let terms = Terms {
         card: Some(CardTerms { vram, vram_there: vram, overheads, rates, processors: 28 }),
-        ..terms::terms(Bytes::gib(16), Pins { micro_batch: parts.map(|n| batch / n), ..Pins::default() })
+        ..terms::terms(Bytes::gib(16), pins)
     };
     choose(&job, &terms).plan
 }
@@ -99,4 +104,30 @@ fn the_host_holds_the_loaders_windows_and_two_copies_on_their_way() {
             "{found} for {batch} windows of {windows}"
         );
     }
+}
+
+#[test]
+fn what_was_asked_for_is_not_told_as_given_up() {
+    let pins = Pins { lstm_every: Some(64), ..Pins::default() };
+    let asked = pinned(SeriesSpec::hybrid_v2(112), 32, pins, Dtype::F32, Bytes::gib(12));
+    assert_eq!((asked.verdict, asked.choices.lstm_every, asked.cuts.len()), (Verdict::Fits, 64, 0), "{:?}", asked.cuts);
+}
+
+#[test]
+fn steps_that_are_walked_alone_take_longer_than_both_directions_together() {
+    let seconds = |pins: Pins, hidden: usize| {
+        let mut spec = SeriesSpec::hybrid_v2(112);
+        spec.lstm.hidden = hidden;
+        pinned(spec, 8, pins, Dtype::F32, Bytes::gib(12)).seconds_per_update
+    };
+    let (together, alone) =
+        (Pins { lstm_every: Some(0), ..Pins::default() }, Pins { lstm_every: Some(64), ..Pins::default() });
+    assert!(seconds(alone, 128) > 1.5 * seconds(together, 128));
+    // Two launches and a product a step.
+    assert!(
+        seconds(together, 544) > 1.5 * seconds(together, 512),
+        "{} {}",
+        seconds(together, 544),
+        seconds(together, 512)
+    );
 }

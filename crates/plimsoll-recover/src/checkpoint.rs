@@ -20,7 +20,7 @@ mod writer;
 pub use leftovers::clean_leftovers;
 pub(crate) use leftovers::lives_elsewhere;
 pub use manifest::{FORMAT, FileFacts, MANIFEST, Manifest};
-pub use retain::{retain, to_remove};
+pub use retain::{follow, retain, to_follow, to_remove};
 pub use shelf::{Found, Latest, Skipped, State, latest_complete, list};
 pub use sink::BUFFER;
 pub use verify::verify;

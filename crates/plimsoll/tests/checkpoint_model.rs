@@ -5,6 +5,7 @@ mod support_run;
 
 use std::path::Path;
 
+use support_run::series::{SERIES, SeriesJob, V1, market, write_csv};
 use support_run::{PINS, Said, Workshop, tree};
 
 fn workshop(lr: &str, rest: &str) -> Workshop {
@@ -94,6 +95,26 @@ fn a_model_of_series_is_normalised_as_its_run_was_finished_or_not() {
     // It is a model folder like any other.
     fs_err::rename(workshop.path("unfinished"), workshop.path("run/model")).unwrap();
     workshop.plimsoll(&["eval", "run"]).must(0, &[]);
+}
+
+#[test]
+fn a_model_that_was_trained_on_says_until_when_before_its_run_is_finished() {
+    let workshop = Workshop::of_series();
+    let series = SERIES.replace("validation = { fraction = 0.2 }\n", "");
+    let train = "effective_batch = 32\nsteps = 4\n";
+    workshop.series_job(SeriesJob { model: V1, series: &series, train });
+    workshop.plimsoll(&["train", "job.toml", "--out", "first"]).must(0, &["done: 4 steps"]);
+    let mut later = market(2);
+    later.iter_mut().for_each(|row| row.time += 1000);
+    write_csv(&workshop.path("market.csv"), &later, |_| false);
+    workshop.edit_job("path = \"model.toml\"\ninit = \"random\"", "path = \"first/model\"");
+    workshop.plimsoll(&["train", "job.toml", "--out", "run"]).must(0, &["done: 4 steps"]);
+    fs_err::rename(workshop.path("run/model"), workshop.path("model then")).unwrap();
+    // What a checkpoint says is enough.
+    fs_err::remove_file(workshop.path("market.csv")).unwrap();
+    made(&workshop, "run", "last", "unfinished").must(0, &["of step 4"]);
+    must_equal(&workshop.path("unfinished"), &workshop.path("model then"));
+    assert_eq!(workshop.json("unfinished/normalisation.json")["until"], 1239);
 }
 
 #[test]

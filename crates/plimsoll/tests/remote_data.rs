@@ -18,6 +18,7 @@ use plimsoll_mirror::Objects;
 use rustix::process::{Signal, kill_process};
 use support_mirror::Place;
 use support_mirror::server::SECRET;
+use support_run::series::{self, SeriesJob};
 use support_run::trainer::Trainer;
 use support_run::{PINS, Result as RunResult, Workshop};
 use support_store::{Fault, FileServer, Skill};
@@ -356,6 +357,33 @@ fn a_run_on_data_of_a_bucket_ends_as_on_local_files_though_the_server_goes_away_
     assert!(parts.iter().all(|path| path.extension().is_none_or(|ending| ending != "part")), "{parts:?}");
     let bytes: u64 = parts.iter().map(|path| fs_err::metadata(path).unwrap().len()).sum();
     assert!(bytes > 0 && bytes <= 20 << 20, "{bytes}");
+}
+
+#[test]
+fn series_of_a_server_train_as_local_ones_and_their_parts_and_the_network_are_in_the_plan() {
+    let workshop = Workshop::of_series().with_own_cache();
+    let train = format!("effective_batch = 24\nsteps = 6\n{}", series::PINS);
+    workshop.series_job(SeriesJob { model: series::V1, series: series::SERIES, train: &train });
+    let planned = || workshop.plimsoll(&["plan", "job.toml", "--json"]).must(0, &[]).json();
+    let part = |plan: &serde_json::Value, of: &str, name: &str| {
+        let parts = plan[of]["parts"].as_array().unwrap();
+        parts.iter().find(|part| part["name"] == name).map(|part| part["bytes"].as_u64().unwrap())
+    };
+    let here = planned();
+    let want = workshop.trained("local", &[]);
+
+    let files = workshop.path("served");
+    fs_err::create_dir(&files).unwrap();
+    fs_err::rename(workshop.path("market.csv"), files.join("market.csv")).unwrap();
+    let server = FileServer::start(&files, Skill::Usual);
+    workshop.edit_job("market.csv", &server.url("market.csv").display().to_string());
+    let there = planned();
+    let bytes = fs_err::metadata(files.join("market.csv")).unwrap().len();
+    let fetched = [&here, &there].map(|plan| part(plan, "disk", "fetched data"));
+    assert_eq!(fetched, [None, Some(bytes)]);
+    let program = [&here, &there].map(|plan| part(plan, "ram", "program").unwrap());
+    assert!(program[1] > program[0] + (4 << 20), "{program:?}");
+    workshop.trained("far", &[]).must_equal(&want, "series of a server");
 }
 
 #[test]

@@ -197,7 +197,7 @@ impl Prepared {
     /// Appends the rows of a block, which has `original.rows` of them, to `rows`.
     pub fn read_block(&self, number: usize, original: Block, rows: &mut TokenRows) -> Result<(), DataError> {
         let Body { place, shard, bytes, crc } = self.bodies[number];
-        self.let_go_behind(u64::from(bytes) + READ_AHEAD)?;
+        self.let_go_behind(u64::from(bytes) + READ_AHEAD);
         let path = self.folder.join(shard::name(shard));
         let told = &self.manifest.shards[shard as usize];
         let file = File::open(&path)?;
@@ -223,16 +223,15 @@ impl Prepared {
     }
 
     /// Now and then lets the pages of all shards go, where they are not to stay.
-    fn let_go_behind(&self, bytes: u64) -> Result<(), DataError> {
-        let Some(read) = &self.read else { return Ok(()) };
+    fn let_go_behind(&self, bytes: u64) {
+        let Some(read) = &self.read else { return };
         if read.fetch_add(bytes, Ordering::Relaxed) + bytes < LET_GO_EVERY {
-            return Ok(());
+            return;
         }
         read.store(0, Ordering::Relaxed);
         for number in 0..self.manifest.shards.len() {
-            page_cache::let_go(&self.folder.join(shard::name(number as u32)))?;
+            page_cache::let_go(&self.folder.join(shard::name(number as u32)));
         }
-        Ok(())
     }
 }
 

@@ -259,7 +259,7 @@ impl ShardWriter {
             File::open(folder)?.sync_all()?;
         }
         // It is on the disk; its pages are of no use to us.
-        page_cache::let_go(&self.place)?;
+        page_cache::let_go(&self.place);
         let file_bytes = HEADER + self.body_bytes + table.len() as u64 + TAIL;
         let blocks = std::mem::take(&mut self.blocks);
         Ok(Shard {

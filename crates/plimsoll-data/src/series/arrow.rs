@@ -317,7 +317,7 @@ impl Stretch<'_> {
         for row in 0..self.rows {
             let read = cells.row(self.at + row as u64, chosen, &wants, &mut text);
             read.map_err(|fault| fault.at(self.path, self.place(row), chosen))?;
-            let name = text.texts(chosen).0;
+            let name = text.texts(chosen).0.trim();
             if name.is_empty() {
                 let (path, place, column) = (self.path.to_path_buf(), self.place(row), chosen.source.clone());
                 let (expected, found) = ("the name of a series".into(), "nothing".into());

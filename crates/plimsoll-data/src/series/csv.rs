@@ -1,7 +1,8 @@
 //! Numbers from CSV, plain or packed, record by record.
 //!
 //! Invariant: one record and the chunk are held. A number is read to the nearest f64, so that what was written with enough digits is the same
-//! number in each format. Nothing, `nan`, `na`, `n/a`, `null` and `none` are missing.
+//! number in each format. Nothing, `nan`, `na`, `n/a`, `null` and `none` are missing; so is what a blank line has where there is one column:
+//! elsewhere, and behind the last record, blank lines are none.
 
 use std::io::{self, BufRead};
 
@@ -28,6 +29,10 @@ pub(crate) struct CsvRows<'a> {
     /// Where the record that was read last begins.
     line: u64,
     next_line: u64,
+    /// Blank lines before it that are rows of nothing, and were not handed on yet.
+    blank: u64,
+    /// It was not handed on yet.
+    waits: bool,
     /// The place of each wanted column in a record, its name, and what it is for.
     columns: Vec<(usize, &'a str, Role)>,
 }
@@ -46,13 +51,24 @@ impl<'a> CsvRows<'a> {
         };
         let cutter = Cutter::new(Form::Csv { delimiter }, &[]).with_most(LONGEST_RECORD);
         let (packed, raw) = (packing.is_some(), Vec::new());
-        let mut rows = CsvRows { origin, packed, from, cutter, raw, line: 1, next_line: 1, columns: Vec::new() };
+        let mut rows = CsvRows {
+            origin,
+            packed,
+            from,
+            cutter,
+            raw,
+            line: 1,
+            next_line: 1,
+            blank: 0,
+            waits: false,
+            columns: Vec::new(),
+        };
         let header = rows.cutter.read_header(&mut rows.from, &mut rows.raw);
         match header.map_err(|error| rows.unreadable(error))? {
             Ok(_) => {}
             Err(_) => return Err(DataError::NotUtf8 { path: origin.path().into(), line: 1, column: None }),
         }
-        rows.count_lines();
+        rows.count_lines(false);
         rows.too_long()?;
         for (name, role) in wanted.roles() {
             let header = rows.cutter.header();
@@ -77,12 +93,16 @@ impl<'a> CsvRows<'a> {
         format!("line {}", self.line)
     }
 
-    /// Says at which line the record that was read last begins, and where the next one may. Blank lines before a record are read with it.
-    fn count_lines(&mut self) {
+    /// Says at which line the record that was read last begins, and where the next one may. Blank lines before a record are read with it,
+    /// and the last byte of the one before, where that has ended at the first of two (`half`).
+    fn count_lines(&mut self, half: bool) {
         let ends = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         let blank = self.raw.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
-        self.line = self.next_line + ends(&self.raw[..blank]);
+        let before = ends(&self.raw[..blank]);
+        self.line = self.next_line + before;
         self.next_line += ends(&self.raw);
+        let alone = self.cutter.header().len() == 1;
+        self.blank = if alone { before - u64::from(half && self.raw.starts_with(b"\n")) } else { 0 };
     }
 
     fn unreadable(&self, error: io::Error) -> DataError {
@@ -108,11 +128,12 @@ impl<'a> CsvRows<'a> {
     /// The next record that is not blank, checked; false at the end.
     fn record(&mut self) -> Result<bool, DataError> {
         loop {
+            let half = self.raw.ends_with(b"\r");
             let read = self.cutter.next(&mut self.from, &mut self.raw).map_err(|error| self.unreadable(error))?;
             if read == 0 {
                 return Ok(false);
             }
-            self.count_lines();
+            self.count_lines(half);
             self.too_long()?;
             if self.cutter.is_blank(&self.raw) {
                 continue;
@@ -134,11 +155,23 @@ impl<'a> CsvRows<'a> {
 impl Rows for CsvRows<'_> {
     fn next(&mut self, chunk: &mut Chunk, names: &mut Names) -> Result<(), DataError> {
         chunk.clear();
-        while chunk.rows() < chunk.most() && self.record()? {
-            let (path, line) = (self.origin.path(), self.line);
+        while chunk.rows() < chunk.most() {
+            if !self.waits {
+                if !self.record()? {
+                    break;
+                }
+                self.waits = true;
+            }
+            let (path, line, blank) = (self.origin.path(), self.line - self.blank, self.blank > 0);
+            if blank {
+                self.blank -= 1;
+            } else {
+                self.waits = false;
+            }
             chunk.places.push(line);
             for (at, name, role) in &self.columns {
-                let Ok(cell) = std::str::from_utf8(self.cutter.cell(*at)) else {
+                let cell = if blank { &b""[..] } else { self.cutter.cell(*at) };
+                let Ok(cell) = std::str::from_utf8(cell) else {
                     return Err(DataError::NotUtf8 { path: path.into(), line, column: Some((*name).into()) });
                 };
                 let cell = cell.trim();

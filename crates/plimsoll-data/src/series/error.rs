@@ -160,6 +160,32 @@ pub enum SeriesError {
         /// What they may.
         share: u64,
     },
+    /// A footer of Parquet that there is no room for.
+    #[error(
+        "`{path}`: expected a footer that takes at most {limit} bytes when it is {what}, found {bytes}; a larger `data.memory` has room for it, or write larger row groups"
+    )]
+    FooterTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// `unpacked` or `kept`.
+        what: &'static str,
+        /// What it takes.
+        bytes: u64,
+        /// What it may.
+        limit: u64,
+    },
+    /// More rows than the disk has room for.
+    #[error(
+        "`{folder}` needs room for {needed} bytes of rows, and the disk has {free} free; make room, or give `data.memory` twice that much"
+    )]
+    NoRoom {
+        /// Where they would be kept.
+        folder: PathBuf,
+        /// What they take.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
     /// A normalisation that was fitted on other columns.
     #[error("the normalisation was fitted on {found}, and is asked for with {expected}")]
     OtherNormalisation {

@@ -1,17 +1,22 @@
-//! A file of normalised rows in the cache folder: made once for a version of the files and a spec, found again by the next run.
+//! A file of normalised rows in the cache folder: made once for a version of the files and what of a spec their rows follow from, found again
+//! by the next run, and removed when a newer version takes its place or nobody has opened it for [`UNUSED`].
 //!
 //! A header of [`HEADER`] bytes, features of all rows (f32), cells of all rows (f64), a description (JSON); low bytes first. Invariants: a file is whole
 //! or not there (written beside, synced, renamed), and is only taken where its length and the checksums of header, rows and description are right; else it
 //! is made anew. Rows may be put in any order; those that follow each other are written together.
 
+use std::fs::FileTimes;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use fs_err::{File, OpenOptions};
 
+use super::error::SeriesError;
 use super::store::RowShape;
+use crate::DataError;
 use crate::packed::sweep;
 
 /// Bytes of a feature and of a cell.
@@ -19,14 +24,14 @@ pub(crate) const FEATURE_BYTES: u64 = size_of::<f32>() as u64;
 pub(crate) const CELL_BYTES: u64 = size_of::<f64>() as u64;
 /// Bytes before the first row: 4096, so that rows begin at a page.
 pub(crate) const HEADER: u64 = 4096;
-const MAGIC: &[u8; 8] = b"PLSERIE1";
+const MAGIC: &[u8; 8] = b"PLSERIE2";
 /// What a header says: magic, rows, features, cells, bytes of the description, checksums of rows and description, and of all this.
 const SAID: usize = 8 + 8 + 8 + 8 + 8 + 4 + 4 + 4;
 /// Bytes of rows that are gathered before they are written.
 const GATHERED: usize = 4 << 20;
-/// The longest description that is believed.
-const LONGEST: u64 = 1 << 30;
 const ENDING: &str = "series";
+/// How long a file is kept that nobody opens.
+const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Where the file of a name lies, or will. The part of a name before its first dash is the same for all versions.
 pub(crate) fn place(folder: &Path, name: &str) -> PathBuf {
@@ -52,14 +57,17 @@ pub(crate) struct RowsWriter {
 }
 
 impl RowsWriter {
-    pub fn start(folder: &Path, place: PathBuf, shape: RowShape, rows: u64) -> io::Result<RowsWriter> {
+    pub fn start(folder: &Path, place: PathBuf, shape: RowShape, rows: u64) -> Result<RowsWriter, DataError> {
         fs_err::create_dir_all(folder)?;
         sweep(folder)?;
+        forget_unused(folder, SystemTime::now())?;
+        let needed = HEADER + shape.bytes(rows).unwrap_or(0);
+        check_room(folder, needed, free(folder))?;
         // Two of one process do not write to the same.
         let number = WRITERS.fetch_add(1, Ordering::Relaxed);
         let beside = place.with_extension(format!("{number}.{}.part", std::process::id()));
         let file = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&beside)?;
-        file.set_len(HEADER + shape.bytes(rows).unwrap_or(0))?;
+        file.set_len(needed)?;
         let most = (GATHERED / shape.bytes(1).unwrap_or(1).max(1) as usize).max(1);
         Ok(RowsWriter {
             shape,
@@ -117,18 +125,10 @@ impl RowsWriter {
         Ok(())
     }
 
-    /// Writes what is left. From here on the rows can be read at [`RowsWriter::beside`].
-    pub fn all_put(&mut self) -> io::Result<()> {
-        self.write()
-    }
-
-    /// Where the rows lie before they are whole.
-    pub fn beside(&self) -> &Path {
-        &self.beside
-    }
-
-    /// Puts the description behind the rows, and all in its place.
-    pub fn finish(self, description: &[u8]) -> io::Result<PathBuf> {
+    /// Writes what is left, the description behind it, and puts all in its place; the file, open: another process may remove it as soon as
+    /// it has made one of another version.
+    pub fn finish(mut self, description: &[u8]) -> io::Result<File> {
+        self.write()?;
         let end = HEADER + self.shape.bytes(self.rows).unwrap_or(0);
         let rows_checksum = checksum(&self.file, HEADER..end)?;
         self.write_at(description, end)?;
@@ -140,7 +140,7 @@ impl RowsWriter {
             forget_earlier(folder, &self.place)?;
             File::open(folder)?.sync_all()?;
         }
-        Ok(self.place.clone())
+        Ok(File::from_parts(self.file.file().try_clone()?, &self.place))
     }
 }
 
@@ -176,8 +176,21 @@ fn checksum(file: &File, range: std::ops::Range<u64>) -> io::Result<u32> {
     Ok(hasher.finalize())
 }
 
-/// The description of the file at `place` and its rows, where there is one, whole, of this shape.
-pub(crate) fn find(place: &Path, shape: RowShape) -> Option<(u64, Vec<u8>)> {
+/// Free bytes of the disk of a folder; none where nobody says.
+fn free(folder: &Path) -> Option<u64> {
+    rustix::fs::statvfs(folder).ok().map(|space| space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+/// Refuses a file that the disk has no room for, before any of it is written.
+fn check_room(folder: &Path, needed: u64, free: Option<u64>) -> Result<(), SeriesError> {
+    match free {
+        Some(free) if free < needed => Err(SeriesError::NoRoom { folder: folder.into(), needed, free }),
+        _ => Ok(()),
+    }
+}
+
+/// The file at `place`, its rows and its description, where there is one, whole, of this shape, with a description of at most `longest` bytes.
+pub(crate) fn find(place: &Path, shape: RowShape, longest: u64) -> Option<(File, u64, Vec<u8>)> {
     let file = File::open(place).ok()?;
     let bytes = file.metadata().ok()?.len();
     let mut head = [0; SAID];
@@ -185,7 +198,7 @@ pub(crate) fn find(place: &Path, shape: RowShape) -> Option<(u64, Vec<u8>)> {
     let eight = |at: usize| head[at..at + 8].try_into().map(u64::from_le_bytes).ok();
     let four = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes).ok();
     let (rows, described) = (eight(8)?, eight(32)?);
-    if described > LONGEST || head[..] != said(shape, rows, described, [four(40)?, four(44)?])[..] {
+    if described > longest || head[..] != said(shape, rows, described, [four(40)?, four(44)?])[..] {
         return None;
     }
     let end = HEADER.checked_add(shape.bytes(rows)?)?;
@@ -194,10 +207,26 @@ pub(crate) fn find(place: &Path, shape: RowShape) -> Option<(u64, Vec<u8>)> {
     }
     let mut description = vec![0; described as usize];
     file.file().read_exact_at(&mut description, end).ok()?;
-    (crc32fast::hash(&description) == four(44)?).then_some((rows, description))
+    // Its time of reading alone; where that cannot be set, it is made anew some day.
+    let _ = file.file().set_times(FileTimes::new().set_accessed(SystemTime::now()));
+    (crc32fast::hash(&description) == four(44)?).then_some((file, rows, description))
 }
 
-/// Removes the files of earlier versions; whoever reads one keeps it open.
+/// Removes files that nobody has opened for long.
+fn forget_unused(folder: &Path, now: SystemTime) -> io::Result<()> {
+    for entry in fs_err::read_dir(folder)? {
+        let path = entry?.path();
+        let opened = || fs_err::metadata(&path).and_then(|facts| facts.accessed()).ok();
+        let unused = |at: SystemTime| now.duration_since(at).is_ok_and(|since| since > UNUSED);
+        if path.extension().is_some_and(|ending| ending == ENDING) && opened().is_some_and(unused) {
+            // Another process may have been quicker.
+            let _ = fs_err::remove_file(path);
+        }
+    }
+    Ok(())
+}
+
+/// Removes the files of earlier versions; whoever reads one has it open, and never looks for it by its name again.
 fn forget_earlier(folder: &Path, place: &Path) -> io::Result<()> {
     let of_name = |path: &Path| Some(path.file_name()?.to_str()?.split_once('-')?.0.to_string());
     for entry in fs_err::read_dir(folder)? {
@@ -227,14 +256,15 @@ mod tests {
             let row = at * 17 % 50;
             writer.put(row, &[row as f32, 0.5, -1.0], &[row as f64 / 3.0]).unwrap();
         }
-        writer.all_put().unwrap();
         // Another one of this process, that is given up.
         drop(RowsWriter::start(folder.path(), path.clone(), shape, 50).unwrap());
-        assert_eq!(writer.finish(b"what it is").unwrap(), path);
+        assert_eq!(writer.finish(b"what it is").unwrap().path(), path);
         assert!(!place(folder.path(), "name-0").exists());
         assert_eq!(fs_err::read_dir(folder.path()).unwrap().count(), 1);
-        assert_eq!(find(&path, shape), Some((50, b"what it is".to_vec())));
-        assert_eq!(find(&path, RowShape { features: 1, cells: 2 }), None);
+        let found = |shape: RowShape| find(&path, shape, 10).map(|(_, rows, description)| (rows, description));
+        assert_eq!(found(shape), Some((50, b"what it is".to_vec())));
+        assert_eq!(found(RowShape { features: 1, cells: 2 }), None);
+        assert!(find(&path, shape, 9).is_none());
         let bytes = fs_err::read(&path).unwrap();
         for row in 0..50usize {
             let four = &bytes[HEADER as usize + row * 12..][..4];
@@ -257,7 +287,42 @@ mod tests {
         ];
         for bytes in damaged {
             fs_err::write(&path, bytes).unwrap();
-            assert_eq!(find(&path, shape), None);
+            assert_eq!(found(shape), None);
         }
+    }
+
+    #[test]
+    fn what_the_disk_has_no_room_for_is_refused_with_both_numbers() {
+        let told = check_room(Path::new("cache"), 1001, Some(1000)).unwrap_err().to_string();
+        assert!(told.contains("`cache`") && told.contains("1001 bytes") && told.contains("1000"), "{told}");
+        assert!(check_room(Path::new("cache"), 1001, Some(1001)).is_ok());
+        assert!(check_room(Path::new("cache"), u64::MAX, None).is_ok());
+        // More than any disk.
+        let (folder, shape) = (tempfile::tempdir().unwrap(), RowShape { features: 1, cells: 0 });
+        let place = place(folder.path(), "name-1");
+        assert!(RowsWriter::start(folder.path(), place, shape, 1 << 58).is_err());
+        assert_eq!(fs_err::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_nobody_opened_for_a_month_goes_and_one_that_was_found_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let shape = RowShape { features: 1, cells: 1 };
+        let make = |name: &str| {
+            let path = place(folder.path(), name);
+            let mut writer = RowsWriter::start(folder.path(), path.clone(), shape, 1).unwrap();
+            writer.put(0, &[1.0], &[2.0]).unwrap();
+            writer.finish(b"{}").unwrap();
+            path
+        };
+        let (used, unused) = (make("a-1"), make("b-1"));
+        let long_ago = SystemTime::now() - 2 * UNUSED;
+        for path in [&used, &unused] {
+            let file = File::open(path).unwrap();
+            file.file().set_times(FileTimes::new().set_accessed(long_ago)).unwrap();
+        }
+        assert!(find(&used, shape, 2).is_some());
+        let new = make("c-1");
+        assert!(used.exists() && !unused.exists() && new.exists());
     }
 }

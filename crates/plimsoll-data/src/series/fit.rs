@@ -3,8 +3,6 @@
 //! Invariant: rows that are not before the cut are never added; a value that is missing and stands for the mean is none of the numbers that
 //! the mean is of. It knows no files.
 
-use std::collections::HashMap;
-
 use super::error::SeriesError;
 use super::scale::{Normalisation, Scale, SeriesScales, Spread};
 use super::spec::{Missing, Normalise, SeriesSpec};
@@ -68,6 +66,7 @@ impl Fitting {
             values: spec.values.clone(),
             value_scales: Vec::new(),
             until: None,
+            instants: false,
         })
     }
 }
@@ -81,11 +80,9 @@ pub(crate) struct Applying<'a> {
 
 impl<'a> Applying<'a> {
     pub fn new(normalisation: &'a Normalisation, names: &[&str]) -> Applying<'a> {
-        let places: HashMap<&str, usize> =
-            normalisation.series.iter().enumerate().map(|(at, series)| (series.name.as_str(), at)).collect();
         let own = match normalisation.series.is_empty() {
             true => Vec::new(),
-            false => names.iter().map(|name| places.get(name).copied()).collect(),
+            false => normalisation.own(names.iter().copied()),
         };
         Applying { normalisation, own }
     }

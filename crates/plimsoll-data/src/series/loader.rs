@@ -5,7 +5,7 @@
 //! once. All buffers exist when `start` returns, `next` allocates nothing. The cursor counts what was handed out. It knows no device and
 //! no engine.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use plimsoll_plan::batch::IGNORE;
 use plimsoll_plan::series_batch::{SeriesShape, SeriesSlot};
@@ -14,8 +14,9 @@ use super::{Cells, Part, Series};
 use crate::crew::Crew;
 use crate::order::{Draws, permuted};
 use crate::pairs::lock;
-use crate::patience::{GiveUp, Patience};
+use crate::patience::GiveUp;
 use crate::share::Share;
+use crate::turns::Turns;
 use crate::{Cursor, DataError, Order, Ranks, ThreadHook};
 
 /// How to load.
@@ -66,23 +67,9 @@ struct Shared {
     shape: SeriesShape,
     share: Share,
     slots: Box<[Mutex<Slot>]>,
-    state: Mutex<State>,
-    /// A slot became free, or the end came.
-    room: Condvar,
-    /// A batch became complete, or an error came.
-    ready: Condvar,
-    patience: Patience,
-}
-
-struct State {
-    /// The next batch to be made, and how many were taken.
-    next: u64,
-    taken: u64,
-    complete: Box<[bool]>,
-    stop: bool,
-    failed: bool,
-    /// The earliest error, with the number of its batch.
-    error: Option<(u64, DataError)>,
+    /// The next batch to be made.
+    next: Mutex<u64>,
+    turns: Turns,
 }
 
 /// One place of the ring.
@@ -128,21 +115,12 @@ impl SeriesLoader {
             shape,
             share,
             slots: (0..prefetch_batches).map(|_| Mutex::new(Slot::new(shape))).collect(),
-            state: Mutex::new(State {
-                next: 0,
-                taken: 0,
-                complete: vec![false; prefetch_batches].into(),
-                stop: false,
-                failed: false,
-                error: None,
-            }),
-            room: Condvar::new(),
-            ready: Condvar::new(),
-            patience: Patience::default(),
+            next: Mutex::new(0),
+            turns: Turns::new(prefetch_batches),
         });
         let mut loader = SeriesLoader { shared, crew: Crew::default(), next_batch: 0 };
         let asked = (threads, on_thread_start);
-        loader.crew.begin(&loader.shared, asked, produce, |shared, error| shared.fail(0, error))?;
+        loader.crew.begin(&loader.shared, asked, produce, |shared, error| shared.turns.fail(0, error))?;
         Ok(loader)
     }
 
@@ -164,28 +142,13 @@ impl SeriesLoader {
         let samples = shared.share.of_batch(batch);
         let round_samples = shared.share.of_round(batch);
         if samples > 0 {
-            let place = (batch % shared.slots.len() as u64) as usize;
-            let mut state = lock(&shared.state);
-            while !state.complete[place] {
-                if state.error.as_ref().is_some_and(|(failed, _)| *failed <= batch) {
-                    return Err(state.error.take().map_or(DataError::Stopped, |(_, error)| error));
-                }
-                if state.failed && state.error.is_none() {
-                    return Err(DataError::Stopped);
-                }
-                state = shared.patience.wait(&shared.ready, &shared.state, state)?;
-            }
-            drop(state);
-            let made = lock(&shared.slots[place]);
+            shared.turns.wait_for(batch, batch + 1)?;
+            let made = lock(&shared.slots[shared.turns.place(batch)]);
             slot.inputs[..made.inputs.len()].copy_from_slice(&made.inputs);
             slot.classes[..made.classes.len()].copy_from_slice(&made.classes);
             slot.values[..made.values.len()].copy_from_slice(&made.values);
             drop(made);
-            let mut state = lock(&shared.state);
-            state.complete[place] = false;
-            state.taken += 1;
-            drop(state);
-            shared.room.notify_all();
+            shared.turns.took(batch);
         }
         // Also where only others have samples of the last round, so that all are at the same place behind it.
         self.next_batch += u64::from(round_samples > 0);
@@ -205,7 +168,7 @@ impl SeriesLoader {
     /// Asks `asked` now and then while [`SeriesLoader::next`] waits. Where it says yes, `next` fails with [`DataError::Stopped`], and the
     /// loader is of no further use. Only the first call counts.
     pub fn give_up_when(&self, asked: GiveUp) {
-        self.shared.patience.ends_when(asked);
+        self.shared.turns.give_up_when(asked);
     }
 
     /// The next sample that was not handed out, to any rank.
@@ -216,8 +179,7 @@ impl SeriesLoader {
 
 impl Drop for SeriesLoader {
     fn drop(&mut self) {
-        lock(&self.shared.state).stop = true;
-        self.shared.room.notify_all();
+        self.shared.turns.stop();
         self.crew.end();
     }
 }
@@ -233,28 +195,14 @@ impl Shared {
         }
     }
 
-    fn fail(&self, batch: u64, error: DataError) {
-        let mut state = lock(&self.state);
-        state.failed = true;
-        if state.error.as_ref().is_none_or(|(earlier, _)| batch < *earlier) {
-            state.error = Some((batch, error));
-        }
-        drop(state);
-        self.ready.notify_all();
-        self.room.notify_all();
-    }
-
     /// Waits until there is room for another batch; its number, or none when there is nothing more to do.
     fn take(&self) -> Option<u64> {
-        let mut state = lock(&self.state);
-        while !state.stop && !state.failed && state.next >= state.taken + self.slots.len() as u64 {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        let batch = state.next;
-        if state.stop || state.failed || self.share.of_batch(batch) == 0 {
+        let mut next = lock(&self.next);
+        let batch = *next;
+        if self.share.of_batch(batch) == 0 || !self.turns.wait_for_room(batch) {
             return None;
         }
-        state.next += 1;
+        *next += 1;
         Some(batch)
     }
 
@@ -278,12 +226,11 @@ const SERIES: u64 = 0x7365_7269_6573;
 fn produce(shared: &Shared) {
     let mut cells = shared.series.scratch();
     while let Some(batch) = shared.take() {
-        let place = (batch % shared.slots.len() as u64) as usize;
-        if let Err(error) = shared.fill(batch, &mut cells, &mut lock(&shared.slots[place])) {
-            return shared.fail(batch, error);
+        if let Err(error) = shared.fill(batch, &mut cells, &mut lock(&shared.slots[shared.turns.place(batch)])) {
+            // Whole batches are what is counted here.
+            return shared.turns.fail(batch, error);
         }
-        lock(&shared.state).complete[place] = true;
-        shared.ready.notify_all();
+        shared.turns.completed(batch);
     }
 }
 

@@ -83,6 +83,9 @@ pub struct SeriesFacts {
     pub validation_samples: u64,
     /// The time at which validation begins.
     pub cut: Option<i64>,
+    /// The latest time of the training part, where rows have one.
+    #[serde(default)]
+    pub latest: Option<i64>,
     /// Times are nanoseconds since 1970, else numbers of the data's own.
     #[serde(default)]
     pub instants: bool,
@@ -90,18 +93,23 @@ pub struct SeriesFacts {
     pub row_bytes: u64,
     /// They are in memory.
     pub held: bool,
+    /// Bytes of the files that lie elsewhere.
+    #[serde(default)]
+    pub remote_bytes: u64,
     /// Rows, times and numbers, as one number: tells these data from others.
     pub digest: u64,
+    /// What they are normalised by, series by series, as one number.
+    #[serde(default)]
+    pub normalised: u64,
+    /// Where each series is normalised by itself: those of which nothing is known, which are normalised as all together are.
+    #[serde(default)]
+    pub unknown_series: u64,
 }
 
 impl SeriesFacts {
     /// A time of these data, as people write it.
     pub fn told(&self, time: i64) -> String {
-        self.form().told(time)
-    }
-
-    fn form(&self) -> TimeForm {
-        if self.instants { TimeForm::Instant } else { TimeForm::Number }
+        TimeForm::of(self.instants).told(time)
     }
 }
 
@@ -134,6 +142,11 @@ impl Series {
         (0..self.targets.values()).map(of).collect()
     }
 
+    /// The earliest time of a part that has windows, where rows have one.
+    pub fn begin(&self, part: Part) -> Option<i64> {
+        self.part(part).begin(part, &self.stretches).filter(|_| self.spec.time.is_some())
+    }
+
     /// Windows of a part.
     pub fn samples(&self, part: Part) -> u64 {
         self.part(part).count()
@@ -153,15 +166,23 @@ impl Series {
     /// How often each class occurs in a part, and how often none is known.
     pub fn class_counts(&self, part: Part) -> Result<(Vec<u64>, u64), DataError> {
         let mut counts = vec![0; self.facts.classes.unwrap_or(0) as usize];
-        let (mut unknown, mut cells) = (0, self.scratch());
-        for number in 0..self.samples(part) {
-            self.read_cells(part, number, &mut cells)?;
-            match self.targets.class(&cells.now, &cells.then) {
-                IGNORE => unknown += 1,
-                class => counts[class as usize] += 1,
-            }
-        }
+        let mut unknown = 0;
+        self.each_sample(part, &mut |now, then| match self.targets.class(now, then) {
+            IGNORE => unknown += 1,
+            class => counts[class as usize] += 1,
+        })?;
         Ok((counts, unknown))
+    }
+
+    /// Hands the cells of all samples of a part to `visit`, in their order.
+    fn each_sample(&self, part: Part, visit: &mut dyn FnMut(&[f64], &[f64])) -> Result<(), DataError> {
+        let mut now = self.store.in_order(self.facts.rows);
+        let mut then = self.store.in_order(self.facts.rows);
+        for number in 0..self.samples(part) {
+            let rows = self.part(part).rows(number);
+            visit(now.row(rows.last)?, then.row(rows.target)?);
+        }
+        Ok(())
     }
 
     fn part(&self, part: Part) -> &Samples {

@@ -38,8 +38,7 @@ impl Names {
         if self.list.get(self.last).is_some_and(|last| **last == *name) {
             return Ok(self.last as u32);
         }
-        // A name is kept in several lists.
-        let takes = self.each + 4 * name.len() as u64;
+        let takes = name_bytes(name, self.each);
         let number = match self.numbers.get(name) {
             Some(number) => *number,
             None if self.closed => {
@@ -72,6 +71,11 @@ impl Names {
     pub fn list(&self) -> Vec<Box<str>> {
         self.list.clone()
     }
+}
+
+/// What a series takes by its name, where each takes so many bytes beside it: it is in several lists.
+pub(crate) fn name_bytes(name: &str, each: u64) -> u64 {
+    each + 4 * name.len() as u64
 }
 
 /// What of a text is shown in a message.

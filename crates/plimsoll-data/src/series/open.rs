@@ -5,8 +5,10 @@
 //! rows that an earlier run left takes the place of all three.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use fs_err::File;
 use plimsoll_plan::batch::IGNORE;
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +17,13 @@ use super::error::SeriesError;
 use super::file_of_rows::{self, RowsWriter};
 use super::files::{self, SeriesFile};
 use super::fit::{Applying, Fitting};
+use super::names::name_bytes;
 use super::scale::{Normalisation, Scale, Spread};
-use super::spec::{SeriesSpec, Validation};
+use super::spec::{ClassTarget, Normalise, SeriesBy, SeriesSpec};
 use super::store::{RowShape, Store, StoreWriter};
 use super::target::Targets;
 use super::time::TimeForm;
-use super::walk::{Row, Seen, Walk};
+use super::walk::{Row, Seen, Walk, file_names, names_share, series_bytes};
 use super::windows::{Part, Samples, Stretch, Windows, check_leak, check_samples};
 use super::{Series, SeriesFacts};
 use crate::page_cache::Pages;
@@ -48,10 +51,12 @@ impl Default for SeriesOpening<'_> {
     }
 }
 
-/// What is known of rows beside themselves; the description of a file of them.
+/// What is known of rows beside themselves; the description of a file of them. Nothing of it follows from how windows lie and what of a
+/// column is foretold: jobs that differ in that alone share the file.
 #[derive(Serialize, Deserialize)]
 struct Known {
     stretches: Vec<Stretch>,
+    /// What they are normalised by.
     normalisation: Normalisation,
     cut: Option<i64>,
     form: TimeForm,
@@ -67,6 +72,7 @@ impl Series {
         }
         let mut files = files::find(patterns, opening.folder, opening.elsewhere)?;
         let stored: u64 = files.iter().map(|file| file.origin.bytes()).sum();
+        let remote = files.iter().filter(|file| file.origin.is_remote()).map(|file| file.origin.bytes()).sum();
         let pages = if stored > opening.cached { Pages::Go } else { Pages::Stay };
         files.iter_mut().for_each(|file| file.origin.keep(pages));
         let shape = RowShape { features: spec.features.len(), cells: spec.cells().len() };
@@ -74,32 +80,42 @@ impl Series {
         let place =
             opening.folder.map(|folder| name(&files, &spec, &opening).map(|name| (folder, name))).transpose()?;
         let place = place.map(|(folder, name)| (folder, file_of_rows::place(folder, &name)));
-        if let Some((_, path)) = &place
-            && let Some((rows, description)) = file_of_rows::find(path, shape)
-            && let Ok(known) = serde_json::from_slice::<Known>(&description)
-            && known.stretches.iter().map(|stretch| stretch.rows).sum::<u64>() == rows
-            && known.stretches.iter().all(|stretch| stretch.before <= stretch.rows)
-        {
-            drop(description);
-            let pages = pages_of(shape, rows, opening.cached);
-            let filed = Store::filed(shape, rows, path.clone(), pages)?;
-            let fits = shape.bytes(rows).is_some_and(|bytes| bytes <= opening.memory / 2);
-            let store = if fits { filed.into_held(rows)? } else { filed };
-            return Series::whole(spec, known, shape, store);
-        }
-        Series::read(&files, spec, opening, shape, place)
+        let kept = place.as_ref().and_then(|(_, path)| Series::found(path, &spec, shape, opening.memory / 2));
+        let (known, store) = match kept {
+            Some((file, rows, known)) => {
+                let filed = Store::filed(shape, rows, file, pages_of(shape, rows, opening.cached));
+                let fits = shape.bytes(rows).is_some_and(|bytes| bytes <= opening.memory / 2);
+                (known, if fits { filed.into_held(rows)? } else { filed })
+            }
+            None => Series::read(&files, &spec, opening, shape, place)?,
+        };
+        let mut series = Series::whole(spec, known, opening.normalisation, shape, store)?;
+        series.facts.remote_bytes = remote;
+        Ok(series)
+    }
+
+    /// Rows that an earlier run left, and what is known of them, where opening has room for that. An earlier run with more memory may
+    /// have found more series.
+    fn found(path: &Path, spec: &SeriesSpec, shape: RowShape, memory: u64) -> Option<(File, u64, Known)> {
+        let (file, rows, description) = file_of_rows::find(path, shape, memory / 2)?;
+        let known: Known = serde_json::from_slice(&description).ok()?;
+        let each = |stretch: &Stretch| name_bytes(&stretch.name, series_bytes(spec));
+        let room = known.stretches.iter().map(each).sum::<u64>() <= names_share(memory);
+        let all: u64 = known.stretches.iter().map(|stretch| stretch.rows).sum();
+        let whole = all == rows && known.stretches.iter().all(|stretch| stretch.before <= stretch.rows);
+        (room && whole).then_some((file, rows, known))
     }
 
     fn read(
         files: &[SeriesFile],
-        spec: SeriesSpec,
+        spec: &SeriesSpec,
         opening: SeriesOpening<'_>,
         shape: RowShape,
         place: Option<(&Path, PathBuf)>,
-    ) -> Result<Series, DataError> {
-        let mut walk = Walk::new(files, &spec, opening.memory / 2);
-        let fits = opening.normalisation.is_none() && Fitting::is_needed(&spec);
-        let mut fitting = Fitting::of(&spec);
+    ) -> Result<(Known, Store), DataError> {
+        let mut walk = Walk::new(files, spec, opening.memory / 2);
+        let fits = opening.normalisation.is_none() && Fitting::is_needed(spec);
+        let mut fitting = Fitting::of(spec);
 
         // Which series there are, and where the cut is; where that is known before, the first pass measures too.
         let asked = spec.validation.as_ref();
@@ -141,7 +157,7 @@ impl Series {
         let texts: Vec<&str> = names.iter().map(|name| &**name).collect();
         let normalisation = match opening.normalisation {
             Some(given) => given.clone(),
-            None => fitting.finish(&spec, &texts)?,
+            None => fitting.finish(spec, &texts)?,
         };
 
         // The rows.
@@ -156,42 +172,35 @@ impl Series {
         let (stretches, writer) = put_rows(&mut walk, &seen, cut, (&normalisation, &texts), writer)?;
         drop(walk);
         let form = seen.form.unwrap_or(TimeForm::Number);
-        let mut known = Known { stretches, normalisation, cut, form, digest: seen.digest };
-        if spec.time.is_some() {
-            // What is trained on further has seen the earlier data too.
-            let latest = known.stretches.iter().filter_map(|stretch| stretch.latest).max();
-            known.normalisation.until = known.normalisation.until.max(latest);
-        }
-        let fits_values = opening.normalisation.is_none() && spec.scale_values && !spec.values.is_empty();
-        match writer {
-            StoreWriter::Held { features, cells, .. } => {
-                let mut series = Series::whole(spec, known, shape, Store::held(shape, features, cells))?;
-                if fits_values {
-                    series.set_value_scales(value_scales(&series)?);
-                }
-                Ok(series)
+        let known = Known { stretches, normalisation, cut, form, digest: seen.digest };
+        let store = match writer {
+            StoreWriter::Held { features, cells, .. } => Store::held(shape, features, cells),
+            StoreWriter::Filed(writer) => {
+                let description = serde_json::to_vec(&known).map_err(io::Error::from)?;
+                let file = writer.finish(&description)?;
+                Store::filed(shape, seen.rows, file, pages_of(shape, seen.rows, opening.cached))
             }
-            StoreWriter::Filed(mut writer) => {
-                writer.all_put()?;
-                let pages = pages_of(shape, seen.rows, opening.cached);
-                if fits_values {
-                    let beside = Store::filed(shape, seen.rows, writer.beside().into(), pages)?;
-                    let draft = Series::whole(spec.clone(), known, shape, beside)?;
-                    let scales = value_scales(&draft)?;
-                    known = draft.into_known();
-                    known.normalisation.value_scales = scales;
-                }
-                let description = serde_json::to_vec(&known).map_err(std::io::Error::from)?;
-                let path = writer.finish(&description)?;
-                drop(description);
-                Series::whole(spec, known, shape, Store::filed(shape, seen.rows, path, pages)?)
-            }
-        }
+        };
+        Ok((known, store))
     }
 
-    /// Counts the samples, and checks that the parts have some and share nothing.
-    fn whole(spec: SeriesSpec, known: Known, shape: RowShape, store: Store) -> Result<Series, DataError> {
-        let Known { stretches, normalisation, cut, form, digest } = known;
+    /// Counts the samples, checks that the parts have some and share nothing, and measures what is to be foretold.
+    fn whole(
+        spec: SeriesSpec,
+        known: Known,
+        given: Option<&Normalisation>,
+        shape: RowShape,
+        store: Store,
+    ) -> Result<Series, DataError> {
+        let Known { stretches, mut normalisation, cut, form, digest } = known;
+        // What of it says something of targets and of earlier trainings is no matter of rows.
+        normalisation.values = spec.values.clone();
+        normalisation.value_scales = given.map_or_else(Vec::new, |given| given.value_scales.clone());
+        (normalisation.until, normalisation.instants) =
+            given.map_or((None, false), |given| (given.until, given.instants));
+        let latest = stretches.iter().filter_map(|stretch| stretch.latest).max().filter(|_| spec.time.is_some());
+        let instants = form == TimeForm::Instant;
+        normalisation.trained_until(latest, instants);
         let validation = spec.validation.as_ref();
         let (windows, gap) = (Windows::of(&spec), validation.map_or(0, |validation| validation.gap as u64));
         let parts = [Part::Training, Part::Validation].map(|part| Samples::new(part, &stretches, windows, gap));
@@ -210,17 +219,32 @@ impl Series {
             training_samples: parts[0].count(),
             validation_samples: parts[1].count(),
             cut,
-            instants: form == TimeForm::Instant,
+            latest,
+            instants,
             row_bytes: shape.bytes(rows).unwrap_or(0),
             held: store.is_held(),
+            remote_bytes: 0,
             digest,
+            normalised: 0,
+            unknown_series: 0,
         };
         let mut targets = Targets::of(&spec);
         if spec.scale_values {
             targets.scales = normalisation.value_scales.clone().into();
         }
-        let series = Series { spec, stretches: stretches.into(), normalisation, store, parts, targets, facts };
+        let fits_values = given.is_none() && spec.scale_values && !spec.values.is_empty();
+        let mut series = Series { spec, stretches: stretches.into(), normalisation, store, parts, targets, facts };
         series.check_known()?;
+        if fits_values {
+            let scales = series.measured_values()?;
+            series.targets.scales = scales.clone().into();
+            series.normalisation.value_scales = scales;
+        }
+        let own = series.normalisation.own(series.stretches.iter().map(|stretch| &*stretch.name));
+        series.facts.normalised = series.normalisation.digest(&own);
+        if series.normalisation.over == Normalise::Series {
+            series.facts.unknown_series = own.iter().filter(|own| own.is_none()).count() as u64;
+        }
         Ok(series)
     }
 
@@ -251,14 +275,22 @@ impl Series {
         Ok(())
     }
 
-    fn set_value_scales(&mut self, scales: Vec<Scale>) {
-        self.targets.scales = scales.clone().into();
-        self.normalisation.value_scales = scales;
-    }
-
-    fn into_known(self) -> Known {
-        let (cut, digest, form) = (self.facts.cut, self.facts.digest, self.facts.form());
-        Known { stretches: self.stretches.into(), normalisation: self.normalisation, cut, form, digest }
+    /// Mean and spread of what the training part has to foretell.
+    fn measured_values(&self) -> Result<Vec<Scale>, DataError> {
+        let mut spreads = vec![Spread::default(); self.targets.values()];
+        self.each_sample(Part::Training, &mut |now, then| {
+            for (which, spread) in spreads.iter_mut().enumerate() {
+                let value = self.targets.value(which, now, then);
+                if !value.is_nan() {
+                    spread.add(value);
+                }
+            }
+        })?;
+        let scale = |(which, spread): (usize, &Spread)| {
+            let column = || self.spec.values[which].column.clone();
+            spread.scale().ok_or_else(|| SeriesError::NoSpread { column: column() }.into())
+        };
+        spreads.iter().enumerate().map(scale).collect()
     }
 }
 
@@ -266,12 +298,34 @@ fn pages_of(shape: RowShape, rows: u64, cached: u64) -> Pages {
     if shape.bytes(rows).is_some_and(|bytes| bytes > cached) { Pages::Go } else { Pages::Stay }
 }
 
-/// A name for the rows of these files as they are now, by this spec.
+/// Hashes what is written, and keeps nothing of it.
+struct Hashed<'a>(&'a mut DefaultHasher);
+
+impl Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A name for the rows of these files as they are now, by what of this spec they follow from.
 fn name(files: &[SeriesFile], spec: &SeriesSpec, opening: &SeriesOpening<'_>) -> Result<String, DataError> {
     let (mut paths, mut versions) = (DefaultHasher::new(), DefaultHasher::new());
-    let spec_text = serde_json::to_string(spec).map_err(std::io::Error::from)?;
-    spec_text.hash(&mut paths);
-    opening.normalisation.map(Normalisation::to_json).hash(&mut paths);
+    let SeriesSpec { features, time, by, missing, normalise, validation, .. } = spec;
+    // Rows are looked at for classes that there are.
+    let classes = spec.class.as_ref().map(|class| match class {
+        ClassTarget::Column { classes, .. } => *classes,
+        ClassTarget::Direction { .. } | ClassTarget::Thresholds { .. } => 0,
+    });
+    let cut = validation.as_ref().map(|validation| (&validation.fraction, &validation.from));
+    let given = opening.normalisation.map(|Normalisation { over, means, all, series, .. }| (over, means, all, series));
+    let called = if *by == SeriesBy::File { file_names(files) } else { Vec::new() };
+    let rows = (features, time, by, called, spec.cells(), classes, missing, normalise, cut, given);
+    serde_json::to_writer(Hashed(&mut paths), &rows).map_err(io::Error::from)?;
     for file in files {
         let name = file.origin.name()?;
         name.split_once('-').map(|(path, _)| path).hash(&mut paths);
@@ -288,14 +342,14 @@ fn put_rows(
     (normalisation, names): (&Normalisation, &[&str]),
     mut writer: StoreWriter,
 ) -> Result<(Vec<Stretch>, StoreWriter), DataError> {
-    let gap = walk.spec.validation.as_ref().map_or(0, |validation: &Validation| validation.gap as u64);
     let mut begins = Vec::with_capacity(seen.tracks.len());
     let mut stretches = Vec::with_capacity(seen.tracks.len());
     let mut rows = 0;
     for (track, name) in seen.tracks.iter().zip(names) {
         begins.push(rows);
         rows += track.rows;
-        stretches.push(Stretch { name: (*name).into(), rows: track.rows, before: 0, latest: None, earliest: None });
+        let (name, rows) = ((*name).into(), track.rows);
+        stretches.push(Stretch { name, rows, before: 0, first: None, latest: None, earliest: None });
     }
     let applying = Applying::new(normalisation, names);
     let mut features = vec![0.0; normalisation.features.len()];
@@ -308,10 +362,13 @@ fn put_rows(
             found: "more".into(),
         };
         let stretch = stretches.get_mut(row.series).filter(|stretch| row.number < stretch.rows).ok_or_else(changed)?;
+        if row.number == 0 {
+            stretch.first = timed.then_some(row.time);
+        }
         if cut.is_none_or(|cut| row.time < cut) {
             stretch.before = row.number + 1;
             stretch.latest = timed.then_some(row.time);
-        } else if row.number == stretch.before + gap {
+        } else if row.number == stretch.before {
             stretch.earliest = timed.then_some(row.time);
         }
         if let Some(which) = applying.row(row.series, row.features, &mut features) {
@@ -329,23 +386,4 @@ fn put_rows(
     let again = walk.pass(&mut visit)?;
     walk.same(seen, &again)?;
     Ok((stretches, writer))
-}
-
-/// Mean and spread of what the training part has to foretell.
-fn value_scales(series: &Series) -> Result<Vec<Scale>, DataError> {
-    let mut spreads = vec![Spread::default(); series.targets.values()];
-    let mut cells = series.scratch();
-    for number in 0..series.facts.training_samples {
-        series.read_cells(Part::Training, number, &mut cells)?;
-        for (which, spread) in spreads.iter_mut().enumerate() {
-            let value = series.targets.value(which, &cells.now, &cells.then);
-            if !value.is_nan() {
-                spread.add(value);
-            }
-        }
-    }
-    let scale = |(which, spread): (usize, &Spread)| {
-        spread.scale().ok_or_else(|| SeriesError::NoSpread { column: series.spec.values[which].column.clone() }.into())
-    };
-    spreads.iter().enumerate().map(scale).collect()
 }

@@ -1,7 +1,8 @@
 //! Numbers from Parquet: a stretch of rows at a time, one column after the other.
 //!
 //! Invariant: pages of one column are held at a time, whatever the number of columns; for each stretch its readers are opened anew, and
-//! pages before it are passed over by their headers. Places and counts of the footer are checked before they are followed.
+//! pages before it are passed over by their headers. Places and counts of the footer are checked before they are followed; one for which
+//! there is no room is refused, before it is unpacked and before it is kept.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,23 +11,33 @@ use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type as Physical};
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::{BoolType, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
-use parquet::file::reader::Length;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::ColumnDescriptor;
 
 use super::error::SeriesError;
 use super::names::Names;
-use super::read::{Chunk, Role, Rows, Wanted};
+use super::read::{Chunk, Role, Room, Rows, Wanted};
 use super::time::TimeForm;
 use crate::DataError;
 use crate::input::Origin;
 use crate::oversized::large_pages;
 use crate::page_table::pages_from;
 use crate::pages::{CountedPages, PageFacts, PlacedFile};
-use crate::parquet_file::bad;
+use crate::parquet_file::{CHUNK_BYTES, GroupChunks, bad, chunks_of, footer};
 
 /// Values that are read at a time; texts keep the page that they are of alive, and go at once.
 const AT_ONCE: usize = 1024;
+
+/// How many times its length a footer takes when it is unpacked; `tests/series_heap.rs` holds it against one without statistics, which
+/// are the shortest.
+const UNPACKED: u64 = 10;
+
+/// The length of a footer; nothing where a file has none, which its reader says.
+fn footer_bytes(file: &PlacedFile) -> u64 {
+    let said = file.len().checked_sub(8).and_then(|at| file.get_bytes(at, 4).ok());
+    said.and_then(|four| four[..].try_into().ok()).map_or(0, |four| u64::from(u32::from_le_bytes(four)))
+}
 
 /// How a cell becomes a number or a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,17 +64,12 @@ struct Column<'a> {
     file: Arc<PlacedFile>,
 }
 
-struct Group {
-    rows: u64,
-    chunks: Vec<ColumnChunkMetaData>,
-}
-
 pub(crate) struct ParquetRows<'a> {
     path: &'a Path,
     wanted: Wanted<'a>,
     columns: Vec<Column<'a>>,
-    groups: Vec<Group>,
-    largest_page: u64,
+    groups: Vec<GroupChunks>,
+    room: Room,
     /// The row group that is read, the next row of it, and its first row's number in the file.
     group: usize,
     at: u64,
@@ -72,11 +78,15 @@ pub(crate) struct ParquetRows<'a> {
 
 impl<'a> ParquetRows<'a> {
     /// Reads the footer.
-    pub fn open(origin: &'a Origin, wanted: &Wanted<'a>, largest_page: u64) -> Result<ParquetRows<'a>, DataError> {
+    pub fn open(origin: &'a Origin, wanted: &Wanted<'a>, room: Room) -> Result<ParquetRows<'a>, DataError> {
         let (path, placed) = (origin.path(), PlacedFile::open(origin)?);
-        let footer = ParquetMetaDataReader::new()
-            .parse_and_finish(&placed)
-            .map_err(|e| bad(path, format!("footer of {} bytes", placed.len()), e))?;
+        let fits = |bytes: u64, limit: u64, what: &'static str| match bytes <= limit {
+            true => Ok(()),
+            false => Err(SeriesError::FooterTooLarge { path: path.into(), what, bytes, limit }),
+        };
+        // Pages are read behind it.
+        fits(UNPACKED * footer_bytes(&placed), room.footer + 4 * room.page, "unpacked")?;
+        let footer = footer(path, &placed)?;
         let mut columns = Vec::new();
         let mut leaves = Vec::new();
         for (name, role) in wanted.roles() {
@@ -84,14 +94,15 @@ impl<'a> ParquetRows<'a> {
             leaves.push(number);
             columns.push(Column { name, role, leaf, file: Arc::new(placed.twin()) });
         }
-        let groups = keep(path, &footer, &leaves, placed.len())?;
-        Ok(ParquetRows { path, wanted: wanted.clone(), columns, groups, largest_page, group: 0, at: 0, before: 0 })
+        fits((footer.num_row_groups() * leaves.len()) as u64 * CHUNK_BYTES, room.footer, "kept")?;
+        let groups = chunks_of(path, &footer, &leaves, placed.len(), i64::eq)?;
+        Ok(ParquetRows { path, wanted: wanted.clone(), columns, groups, room, group: 0, at: 0, before: 0 })
     }
 
     /// Refuses pages that are too large, before the first of a group is unpacked.
-    fn check_pages(&self, group: &Group) -> Result<(), DataError> {
+    fn check_pages(&self, group: &GroupChunks) -> Result<(), DataError> {
         for (column, chunk) in self.columns.iter().zip(&group.chunks) {
-            let large = large_pages(&column.file, chunk, group.rows, self.largest_page)
+            let large = large_pages(&column.file, chunk, group.rows, self.room.page)
                 .map_err(|e| bad(self.path, format!("row group {}", self.group), e))?;
             if let Some(page) = large.first() {
                 return Err(DataError::PageTooLarge {
@@ -99,7 +110,7 @@ impl<'a> ParquetRows<'a> {
                     place: format!("row {}", self.before + page.rows.start),
                     column: column.name.into(),
                     bytes: page.bytes,
-                    limit: self.largest_page,
+                    limit: self.room.page,
                 });
             }
         }
@@ -191,7 +202,7 @@ impl Stretch<'_> {
                 self.put_whole(column, chunk, names, at, (value.copied(), unsigned, unit))
             }),
             Leaf::Text => self.values::<ByteArrayType>(column, of, &mut |at, value| {
-                let text = value.map(|bytes| std::str::from_utf8(bytes.data()));
+                let text = value.map(|bytes| std::str::from_utf8(bytes.data()).map(str::trim));
                 let name = match text {
                     Some(Ok(text)) if !text.is_empty() => text,
                     Some(Ok(_)) => return Err(self.wrong(column, at, "nothing")),
@@ -370,42 +381,4 @@ fn leaf(column: &ColumnDescriptor) -> Option<Leaf> {
         Physical::BYTE_ARRAY => Some(Leaf::Text),
         Physical::INT96 | Physical::FIXED_LEN_BYTE_ARRAY => None,
     }
-}
-
-/// Takes the wanted columns' chunks out of the footer and checks that they lie inside the file.
-fn keep(path: &Path, footer: &ParquetMetaData, leaves: &[usize], bytes: u64) -> Result<Vec<Group>, DataError> {
-    let mut groups = Vec::with_capacity(footer.num_row_groups());
-    let mut all = 0u64;
-    for (number, group) in footer.row_groups().iter().enumerate() {
-        let wrong =
-            |reason: String| DataError::BadParquet { path: path.into(), place: format!("row group {number}"), reason };
-        let rows = u64::try_from(group.num_rows()).map_err(|_| wrong("a negative number of rows".into()))?;
-        all = all.checked_add(rows).ok_or_else(|| wrong("more rows than there can be".into()))?;
-        let mut chunks = Vec::with_capacity(leaves.len());
-        for &leaf in leaves {
-            if leaf >= group.num_columns() {
-                return Err(wrong(format!("expected column {leaf}, found {} columns", group.num_columns())));
-            }
-            let chunk = group.column(leaf);
-            let numbers =
-                [Some(chunk.data_page_offset()), chunk.dictionary_page_offset(), Some(chunk.compressed_size())];
-            if numbers.into_iter().flatten().any(|n| n < 0) {
-                return Err(wrong(format!("a negative place or length of column {leaf}")));
-            }
-            let (start, len) = chunk.byte_range();
-            if start.checked_add(len).is_none_or(|end| end > bytes) {
-                return Err(wrong(format!(
-                    "expected {len} bytes of column {leaf} at {start}, found a file of {bytes} bytes"
-                )));
-            }
-            if chunk.num_values() != group.num_rows() {
-                return Err(wrong(format!("expected {rows} values of column {leaf}, found {}", chunk.num_values())));
-            }
-            let slim = chunk.clone().into_builder().clear_statistics().clear_page_encoding_stats();
-            let slim = slim.set_definition_level_histogram(None).set_repetition_level_histogram(None);
-            chunks.push(slim.build().map_err(|e| wrong(e.to_string()))?);
-        }
-        groups.push(Group { rows, chunks });
-    }
-    Ok(groups)
 }

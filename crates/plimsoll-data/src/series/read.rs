@@ -127,6 +127,15 @@ impl Chunk {
     }
 }
 
+/// How much of a Parquet file is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// The largest page that is unpacked.
+    pub page: u64,
+    /// What is kept of a footer.
+    pub footer: u64,
+}
+
 /// A file that is read from its first row to its last.
 pub(crate) trait Rows {
     /// Replaces what is in `chunk` by the next rows; by none at the end.
@@ -136,12 +145,12 @@ pub(crate) trait Rows {
     fn word(&self) -> &'static str;
 }
 
-/// Hands all rows of a file to `visit`, a chunk at a time, with `line` or `row`. Pages of Parquet that unpack to more than `largest_page`
-/// bytes are refused.
+/// Hands all rows of a file to `visit`, a chunk at a time, with `line` or `row`. Pages and footers of Parquet that there is no room for are
+/// refused.
 pub(crate) fn read(
     file: &SeriesFile,
     wanted: &Wanted<'_>,
-    largest_page: u64,
+    room: Room,
     chunk: &mut Chunk,
     names: &mut Names,
     visit: &mut dyn FnMut(&mut Chunk, &'static str) -> Result<(), DataError>,
@@ -160,7 +169,7 @@ pub(crate) fn read(
             Format::Csv { delimiter, packing } => {
                 Box::new(csv::CsvRows::open(&file.origin, delimiter, packing, wanted)?)
             }
-            Format::Parquet => Box::new(parquet::ParquetRows::open(&file.origin, wanted, largest_page)?),
+            Format::Parquet => Box::new(parquet::ParquetRows::open(&file.origin, wanted, room)?),
             Format::Arrow => Box::new(arrow::ArrowRows::open(&file.origin, wanted)?),
         })
     };

@@ -4,12 +4,15 @@
 //! so `((x - mean) / std).astype(float32)` of numpy is the same. A column that does not change is moved, not stretched. Written as texts that
 //! give the same bits back. It knows no files and no rows.
 
+use std::collections::HashMap;
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::SeriesError;
 use super::spec::{Missing, Normalise, SeriesSpec, ValueTarget};
+use crate::order::mix;
 
 /// Mean and standard deviation (of the part itself, as numpy's `std` and sklearn's `StandardScaler` have it).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,6 +103,9 @@ pub struct Normalisation {
     /// The latest time that the model was trained on, by this data or before; none where rows have no times.
     #[serde(default)]
     pub until: Option<i64>,
+    /// That time is nanoseconds since 1970, else a number of the data's own.
+    #[serde(default)]
+    pub instants: bool,
 }
 
 /// What was fitted on one series.
@@ -113,11 +119,25 @@ pub struct SeriesScales {
 }
 
 impl Normalisation {
-    /// As the text of a file.
+    /// Writes it as the text of a file, piece by piece.
+    pub fn write_json(&self, mut out: &mut dyn Write) -> io::Result<()> {
+        serde_json::to_writer(&mut out, self)?;
+        out.write_all(b"\n")
+    }
+
+    /// That text.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
+        let mut text = Vec::new();
+        // A list in memory takes everything.
+        let _ = self.write_json(&mut text);
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// How long it is.
+    pub fn json_bytes(&self) -> u64 {
+        let mut count = Count(0);
+        let _ = self.write_json(&mut count);
+        count.0
     }
 
     /// From such a text, which was read from `path`.
@@ -164,6 +184,29 @@ impl Normalisation {
         Ok(())
     }
 
+    /// Notes that a model is trained on rows up to `latest` as well. Instants and plain numbers cannot be compared: of both, the later
+    /// training's is kept.
+    pub fn trained_until(&mut self, latest: Option<i64>, instants: bool) {
+        if latest.is_some() {
+            let before = self.until.filter(|_| self.instants == instants);
+            (self.until, self.instants) = (before.max(latest), instants);
+        }
+    }
+
+    /// Which of its series each of these is; none is normalised as all together are.
+    pub(crate) fn own<'a>(&self, names: impl Iterator<Item = &'a str>) -> Vec<Option<usize>> {
+        let places: HashMap<&str, usize> =
+            self.series.iter().enumerate().map(|(at, series)| (series.name.as_str(), at)).collect();
+        names.map(|name| places.get(name).copied()).collect()
+    }
+
+    /// What series are normalised by, whatever they are called, as one number.
+    pub(crate) fn digest(&self, own: &[Option<usize>]) -> u64 {
+        let of_series = |own: &Option<usize>| own.map_or(&self.all, |own| &self.series[own].scales);
+        let scales = self.all.iter().chain(own.iter().flat_map(of_series)).chain(&self.value_scales);
+        scales.fold(self.over as u64, |digest, Scale { mean, std }| mix(mix(digest ^ mean.to_bits()) ^ std.to_bits()))
+    }
+
     /// Heap of it, in bytes.
     pub(crate) fn heap_bytes(&self) -> u64 {
         let text = |text: &String| text.capacity() + size_of::<String>();
@@ -173,6 +216,20 @@ impl Normalisation {
         let features: usize = self.features.iter().map(text).sum();
         let values: usize = self.values.iter().map(|value| text(&value.column) + size_of::<ValueTarget>()).sum();
         (features + values + scales(&self.all) + scales(&self.value_scales) + series) as u64
+    }
+}
+
+/// Counts what is written, and keeps nothing of it.
+struct Count(u64);
+
+impl Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -240,9 +297,11 @@ mod tests {
             values: vec![ValueTarget { column: "a".into(), of: Of::Change }],
             value_scales: vec![Scale { mean: -f64::MIN_POSITIVE / 3.0, std: 1.0 }],
             until: Some(i64::MIN),
+            instants: true,
         };
         let path = Path::new("normalisation.json");
         assert_eq!(Normalisation::from_json(&whole.to_json(), path).unwrap(), whole);
+        assert_eq!(whole.json_bytes(), whole.to_json().len() as u64);
         let bad = whole.to_json().replace("5e-324", "0.0");
         assert!(Normalisation::from_json(&bad, path).unwrap_err().to_string().contains("above 0"));
         let short = Normalisation { all: Vec::new(), ..whole };

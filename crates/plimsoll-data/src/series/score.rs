@@ -179,11 +179,16 @@ impl Scores {
 
     /// What came of it so far.
     pub fn score(&self) -> Score {
+        self.clone().into_score()
+    }
+
+    /// What came of it, in the memory that it has.
+    pub fn into_score(self) -> Score {
         Score {
             loss: self.loss.mean(),
             accuracy: self.confusion.as_ref().and_then(Confusion::accuracy),
             macro_f1: self.confusion.as_ref().and_then(Confusion::macro_f1),
-            confusion: self.confusion.clone(),
+            confusion: self.confusion,
             mae: self.errors.iter().map(Sum::mean).collect(),
             rmse: self.squares.iter().map(|sum| sum.mean().map(f64::sqrt)).collect(),
             not_numbers: self.not_numbers,

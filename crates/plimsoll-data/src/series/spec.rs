@@ -9,9 +9,12 @@ use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::SeriesError;
+use super::time::TimeForm;
 
 /// The most features, and the longest window in steps.
 const MOST: usize = 1 << 20;
+/// The most classes: how well they are foretold is counted pair by pair, in 8 bytes each.
+const MOST_CLASSES: usize = 4096;
 
 /// How series become samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -293,16 +296,16 @@ impl SeriesSpec {
             }
             Some(ClassTarget::Thresholds { at, .. }) => {
                 let rises = at.windows(2).all(|pair| pair[0] < pair[1]) && at.iter().all(|t| t.is_finite());
-                if at.is_empty() || at.len() > u16::MAX as usize || !rises {
-                    return bad(
-                        "class.thresholds.at",
-                        format!("{at:?}"),
-                        "1 to 65535 finite numbers, each above the last",
-                    );
+                if at.len() >= MOST_CLASSES {
+                    let found = format!("a list of {} numbers", at.len());
+                    return bad("class.thresholds.at", found, &format!("at most {}", MOST_CLASSES - 1));
+                }
+                if at.is_empty() || !rises {
+                    return bad("class.thresholds.at", format!("{at:?}"), "finite numbers, each above the last");
                 }
             }
-            Some(ClassTarget::Column { classes, .. }) if !(2..=1 << 16).contains(classes) => {
-                return bad("class.column.classes", classes.to_string(), "2 to 65536");
+            Some(ClassTarget::Column { classes, .. }) if !(2..=MOST_CLASSES as u32).contains(classes) => {
+                return bad("class.column.classes", classes.to_string(), &format!("2 to {MOST_CLASSES}"));
             }
             _ => {}
         }
@@ -314,6 +317,10 @@ impl SeriesSpec {
                 bad("validation.fraction", fraction.to_string(), "above 0 and below 1")
             }
             Some(Validation { fraction: None, from: Some(from), .. }) => match from.as_time() {
+                Some((TimeForm::Instant, _)) if self.time.is_none() => {
+                    let found = "a date, which needs `time`".into();
+                    bad("validation.from", found, "a number of rows where no column has times")
+                }
                 Some(_) => Ok(()),
                 None => bad("validation.from", format!("{from:?}"), "a number, or a date as `2026-01-31T12:00:00Z`"),
             },

@@ -3,14 +3,17 @@
 //! Held in memory where that fits its share, else in a file of the cache folder. Invariant: both give the same bits; a row is stored once,
 //! windows never; a window is one range of memory, or one read. It knows nothing of samples and columns.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::cast_slice_mut;
+use fs_err::File;
 
 use super::file_of_rows::{CELL_BYTES, FEATURE_BYTES, HEADER, RowsWriter};
 use crate::DataError;
-use crate::page_cache::{self, LET_GO_EVERY, PagedFile, Pages, READ_AHEAD};
+use crate::page_cache::{LET_GO_EVERY, PagedFile, Pages, READ_AHEAD};
+
+/// Cells that are read at a time where rows are asked for in order.
+const AHEAD: usize = 8 << 10;
 
 /// How much of what a row has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +43,9 @@ enum Kept {
         features: Box<[f32]>,
         cells: Box<[f64]>,
     },
+    /// Kept open: who makes a file of another version removes this one.
     Filed {
         file: PagedFile,
-        path: PathBuf,
         cells_at: u64,
         /// Bytes that were read since pages were let go, where they are.
         read: Option<AtomicU64>,
@@ -81,12 +84,11 @@ impl Store {
         Store { shape, kept: Kept::Held { features, cells } }
     }
 
-    /// A file of rows that was found whole.
-    pub fn filed(shape: RowShape, rows: u64, path: PathBuf, pages: Pages) -> Result<Store, DataError> {
-        let file = PagedFile::open(&path, pages)?;
+    /// A file of rows that is whole.
+    pub fn filed(shape: RowShape, rows: u64, file: File, pages: Pages) -> Store {
         let cells_at = HEADER + rows * shape.features as u64 * FEATURE_BYTES;
         let read = (pages == Pages::Go).then(AtomicU64::default);
-        Ok(Store { shape, kept: Kept::Filed { file, path, cells_at, read } })
+        Store { shape, kept: Kept::Filed { file: PagedFile::of(file, pages), cells_at, read } }
     }
 
     /// The same in memory.
@@ -106,7 +108,7 @@ impl Store {
     pub fn heap_bytes(&self) -> u64 {
         match &self.kept {
             Kept::Held { features, cells } => (size_of_val(&**features) + size_of_val(&**cells)) as u64,
-            Kept::Filed { path, .. } => 2 * path.capacity() as u64 + 64,
+            Kept::Filed { file, .. } => 2 * file.path().as_os_str().len() as u64 + 64,
         }
     }
 
@@ -116,8 +118,8 @@ impl Store {
             Kept::Held { features, .. } => {
                 out.copy_from_slice(&features[row as usize * self.shape.features..][..out.len()]);
             }
-            Kept::Filed { file, path, read, .. } => {
-                let_go_behind(read.as_ref(), path, size_of_val(out) as u64)?;
+            Kept::Filed { file, read, .. } => {
+                let_go_behind(read.as_ref(), file, size_of_val(out) as u64);
                 let at = HEADER + row * self.shape.features as u64 * FEATURE_BYTES;
                 file.read_exact_at(cast_slice_mut(out), at)?;
                 if cfg!(target_endian = "big") {
@@ -126,6 +128,11 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Cells of `rows` rows, for one that looks at them in order.
+    pub fn in_order(&self, rows: u64) -> CellsInOrder<'_> {
+        CellsInOrder { store: self, rows, read: Vec::new(), first: 0 }
     }
 
     /// Cells of the rows from `row` on, as many as `out` has room for.
@@ -146,13 +153,41 @@ impl Store {
     }
 }
 
+/// Cells of one row behind the other, read many at a time where they are in a file.
+pub(crate) struct CellsInOrder<'a> {
+    store: &'a Store,
+    rows: u64,
+    /// Cells that were read, and the first row of them.
+    read: Vec<f64>,
+    first: u64,
+}
+
+impl CellsInOrder<'_> {
+    /// Cells of a row; rows before it are read again.
+    pub fn row(&mut self, row: u64) -> Result<&[f64], DataError> {
+        let width = self.store.shape.cells;
+        let (file, read) = match &self.store.kept {
+            Kept::Held { cells, .. } => return Ok(&cells[row as usize * width..][..width]),
+            Kept::Filed { file, read, .. } => (file, read),
+        };
+        let there = (self.read.len() / width.max(1)) as u64;
+        if !(self.first..self.first + there).contains(&row) {
+            let count = ((AHEAD / width.max(1)).max(1) as u64).min(self.rows - row);
+            self.read.resize(count as usize * width, 0.0);
+            let_go_behind(read.as_ref(), file, size_of_val(&*self.read) as u64);
+            self.store.cells(row, &mut self.read)?;
+            self.first = row;
+        }
+        Ok(&self.read[(row - self.first) as usize * width..][..width])
+    }
+}
+
 /// Now and then lets the pages of the file go, where they are not to stay.
-fn let_go_behind(read: Option<&AtomicU64>, path: &Path, bytes: u64) -> Result<(), DataError> {
-    let Some(read) = read else { return Ok(()) };
+fn let_go_behind(read: Option<&AtomicU64>, file: &PagedFile, bytes: u64) {
+    let Some(read) = read else { return };
     let bytes = bytes + READ_AHEAD;
     if read.fetch_add(bytes, Ordering::Relaxed) + bytes >= LET_GO_EVERY {
         read.store(0, Ordering::Relaxed);
-        page_cache::let_go(path)?;
+        file.let_go();
     }
-    Ok(())
 }

@@ -18,6 +18,11 @@ pub(crate) enum TimeForm {
 }
 
 impl TimeForm {
+    /// Of times that are instants, or not.
+    pub fn of(instants: bool) -> TimeForm {
+        if instants { TimeForm::Instant } else { TimeForm::Number }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             TimeForm::Number => "a plain number",

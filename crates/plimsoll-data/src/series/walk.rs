@@ -3,10 +3,13 @@
 //! Invariant: each pass gives the same rows, or an error that a file changed: rows, times and numbers are folded into one number that
 //! passes compare. Memory is a chunk of rows, and for each series what is needed of its last row.
 
+use super::csv::LONGEST_RECORD;
+use super::cut;
 use super::error::SeriesError;
-use super::files::SeriesFile;
+use super::files::{SeriesFile, told_apart};
 use super::names::Names;
-use super::read::{Chunk, Wanted, read};
+use super::read::{Chunk, Room, Wanted, read};
+use super::scale::{Scale, Spread};
 use super::spec::{ClassTarget, Missing, Normalise, SeriesBy, SeriesSpec};
 use super::time::TimeForm;
 use crate::DataError;
@@ -56,15 +59,17 @@ pub(crate) struct Walk<'a> {
     pub files: &'a [SeriesFile],
     pub spec: &'a SeriesSpec,
     wanted: Wanted<'a>,
+    /// What each file is called, where it is a series by itself.
+    file_names: Vec<String>,
     chunk: Chunk,
-    largest_page: u64,
+    room: Room,
     pub names: Names,
 }
 
 impl Walk<'_> {
-    /// What is held whatever the memory: a record of CSV and what is read ahead, or a page of headers; rows that are gathered for a file;
+    /// What is held whatever the memory: a record of CSV and what is read ahead, or a footer and a page of headers; rows that are gathered for a file;
     /// times that the cut is found by.
-    pub const FIXED_BYTES: u64 = (16 << 20) + 8 * super::cut::MOST as u64;
+    pub const FIXED_BYTES: u64 = (16 << 20) + 8 * (cut::MOST * cut::LISTS) as u64;
 }
 
 impl<'a> Walk<'a> {
@@ -72,15 +77,16 @@ impl<'a> Walk<'a> {
     pub fn new(files: &'a [SeriesFile], spec: &'a SeriesSpec, memory: u64) -> Walk<'a> {
         let numbers: Vec<&str> = spec.features.iter().map(String::as_str).chain(spec.cells()).collect();
         let by = if let SeriesBy::Column(name) = &spec.by { Some(name.as_str()) } else { None };
-        let chunk = Chunk::within(memory / 4, numbers.len());
+        let chunk = Chunk::within(memory / 8, numbers.len());
         let wanted = Wanted { numbers, time: spec.time.as_deref(), by };
         Walk {
             files,
             spec,
             wanted,
+            file_names: if spec.by == SeriesBy::File { file_names(files) } else { Vec::new() },
             chunk,
-            largest_page: largest_page(memory),
-            names: Names::within(memory / 4, series_bytes(spec)),
+            room: room(memory),
+            names: Names::within(names_share(memory), series_bytes(spec)),
         }
     }
 
@@ -93,12 +99,12 @@ impl<'a> Walk<'a> {
             let path = file.origin.path();
             let by_file = match self.spec.by {
                 SeriesBy::One => Some(self.names.number("", path, || "start".into())?),
-                SeriesBy::File => Some(self.names.number(&file_name(self.files, number), path, || "start".into())?),
+                SeriesBy::File => Some(self.names.number(&self.file_names[number], path, || "start".into())?),
                 SeriesBy::Column(_) => None,
             };
             let checks = Checks { spec: self.spec, file, by_file };
             let (chunk, names) = (&mut self.chunk, &mut self.names);
-            read(file, &self.wanted, self.largest_page, chunk, names, &mut |chunk, word| {
+            read(file, &self.wanted, self.room, chunk, names, &mut |chunk, word| {
                 checks.rows(chunk, word, &mut seen, &mut last, visit)
             })?;
         }
@@ -127,18 +133,25 @@ impl<'a> Walk<'a> {
 pub(crate) fn series_bytes(spec: &SeriesSpec) -> u64 {
     let features = spec.features.len() as u64;
     let forward = if spec.missing == Missing::Forward { 8 * 2 * features } else { 0 };
-    let own = if spec.normalise == Normalise::Series { 2 * (24 + 16 + 16) * features } else { 0 };
+    let scales = (size_of::<Spread>() + 2 * size_of::<Scale>()) as u64;
+    let own = if spec.normalise == Normalise::Series { 2 * scales * features } else { 0 };
     512 + forward + own
 }
 
-/// The largest page of Parquet that is unpacked: it is there as it is stored, unpacked, and as values, and so is a dictionary.
-pub(crate) fn largest_page(memory: u64) -> u64 {
-    memory / 8
+/// What of it series and their names may take.
+pub(crate) fn names_share(memory: u64) -> u64 {
+    memory / 4
 }
 
-/// The name of the series that a file is: its path as it was given.
-fn file_name(files: &[SeriesFile], number: usize) -> String {
-    files[number].origin.path().display().to_string()
+/// What of it Parquet may take: half is for pages, which are there as they are stored, unpacked, and as values, and so is a dictionary. A
+/// footer may at least take as much as a record of CSV, of which there is none then.
+fn room(memory: u64) -> Room {
+    Room { page: memory / 8, footer: (memory / 8).max(LONGEST_RECORD as u64) }
+}
+
+/// The names of the series that files are.
+pub(crate) fn file_names(files: &[SeriesFile]) -> Vec<String> {
+    told_apart(&files.iter().map(|file| file.origin.path()).collect::<Vec<_>>())
 }
 
 /// What is looked at in the rows of one file.

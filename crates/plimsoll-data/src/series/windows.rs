@@ -72,7 +72,8 @@ pub(crate) struct Stretch {
     pub rows: u64,
     /// Rows before the cut; all, where there is none.
     pub before: u64,
-    /// The time of the last row before the cut, and of the first that is used behind it.
+    /// The time of the first row, of the last one before the cut, and of the first behind it.
+    pub first: Option<i64>,
     pub latest: Option<i64>,
     pub earliest: Option<i64>,
 }
@@ -123,6 +124,16 @@ impl Samples {
     /// Heap of it, in bytes.
     pub fn heap_bytes(&self) -> u64 {
         (size_of_val(&*self.ends) + size_of_val(&*self.begins)) as u64
+    }
+
+    /// The earliest time of a part, over all series that have samples of it.
+    pub fn begin(&self, part: Part, stretches: &[Stretch]) -> Option<i64> {
+        let of = |(series, stretch): (usize, &Stretch)| match part {
+            _ if self.touched(series).is_none() => None,
+            Part::Training => stretch.first,
+            Part::Validation => stretch.earliest,
+        };
+        stretches.iter().enumerate().filter_map(of).min()
     }
 
     /// First and last row that samples of a series touch; none where it has no samples.
@@ -197,7 +208,8 @@ mod tests {
 
     fn stretch(rows: u64, before: u64) -> Stretch {
         let time = |row: u64| Some(row as i64);
-        Stretch { name: "".into(), rows, before, latest: time(before.saturating_sub(1)), earliest: time(before) }
+        let (first, latest, earliest) = (time(0), time(before.saturating_sub(1)), time(before));
+        Stretch { name: "".into(), rows, before, first, latest, earliest }
     }
 
     /// All samples of rows `from..to`, one after the other, as anybody would write it.

@@ -119,6 +119,15 @@ fn what_is_asked_is_looked_at_before_any_file_is() {
     assert!(told(SeriesSpec { validation: Some(Validation::default()), ..plain.clone() }).contains("exactly one"));
     let soon = Some(Validation { from: Some(TimePoint::Text("soon".into())), ..Validation::default() });
     assert!(told(SeriesSpec { validation: soon, ..plain.clone() }).contains("a date as"));
+    let date = Some(Validation { from: Some(TimePoint::Text("2026-01-31".into())), ..Validation::default() });
+    let dateless = told(SeriesSpec { validation: date, time: None, ..plain.clone() });
+    assert!(
+        dateless.starts_with("`data.series.validation.from` is a date, which needs `time`, expected"),
+        "{dateless}"
+    );
+    // Without times rows are steps, and a number is one of them.
+    let row = Some(Validation { from: Some(TimePoint::Number(7)), ..Validation::default() });
+    assert!(SeriesSpec { validation: row, time: None, ..plain.clone() }.check().is_ok());
     let class = |class: ClassTarget| SeriesSpec { class: Some(class), ..plain.clone() };
     let column = || "a".to_string();
     assert!(
@@ -130,7 +139,12 @@ fn what_is_asked_is_looked_at_before_any_file_is() {
                 .contains("each above the last")
         );
     }
-    assert!(told(class(ClassTarget::Column { column: column(), classes: 1 })).contains("2 to 65536"));
+    for classes in [1, 4097] {
+        assert!(told(class(ClassTarget::Column { column: column(), classes })).contains("2 to 4096"));
+    }
+    let many = (0..4096).map(f64::from).collect();
+    let many = told(class(ClassTarget::Thresholds { column: column(), of: Of::Value, at: many }));
+    assert!(many.ends_with("is a list of 4096 numbers, expected at most 4095"), "{many}");
     let labels = class(ClassTarget::Column { column: column(), classes: 3 });
     let now = SeriesSpec { horizon: 0, values: Vec::new(), ..labels };
     let wrong = "`data.series.features` is `a`, which is the class of the same step (`horizon` is 0), expected columns";
@@ -173,7 +187,7 @@ fn a_spec_is_read_from_the_words_of_a_job() {
     }"#;
     assert_eq!(serde_json::from_str::<SeriesSpec>(text).unwrap(), spec());
     assert!(serde_json::from_str::<SeriesSpec>(&text.replace("\"window\"", "\"windows\"")).is_err());
-    let rest = r#"{"features": ["a"], "by": "file", "window": 1, "horizon": 1, "stride": 3, "missing": "forward", "normalise": "series",
+    let rest = r#"{"features": ["a"], "time": "t", "by": "file", "window": 1, "horizon": 1, "stride": 3, "missing": "forward", "normalise": "series",
         "class": {"thresholds": {"column": "a", "of": "change", "at": [0.0]}}, "scale_values": false,
         "validation": {"from": "2026-01-31", "gap": 5}}"#;
     let read: SeriesSpec = serde_json::from_str(rest).unwrap();

@@ -32,6 +32,21 @@ fn every_format_gives_the_same_bits() {
 }
 
 #[test]
+fn blanks_around_the_name_of_a_series_are_no_part_of_it_in_any_format() {
+    let (table, folder) = (Table::prices(90, 3), tempfile::tempdir().unwrap());
+    let expected = in_order(open(&write(folder.path(), "a.csv", &table.csv()), spec()).unwrap(), Part::Training);
+    let mut blanks = table;
+    for (nth, (_, name, _)) in blanks.rows.iter_mut().enumerate() {
+        *name = [format!(" {name}"), format!("{name}  "), name.clone()][nth % 7 % 3].clone();
+    }
+    for (name, bytes) in all_formats(&blanks) {
+        let series = open(&write(folder.path(), name, &bytes), spec()).unwrap();
+        assert_eq!(series.names().map(|(name, _)| name).collect::<Vec<_>>(), ["s0", "s1", "s2"], "{name}");
+        assert_eq!(in_order(series, Part::Training), expected, "{name}");
+    }
+}
+
+#[test]
 fn what_lies_elsewhere_gives_the_bits_of_local_files() {
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (_, store) = OtherFolder::shared();
@@ -40,6 +55,7 @@ fn what_lies_elsewhere_gives_the_bits_of_local_files() {
         let elsewhere = Some(Elsewhere { files: &store, cache: LEAST_CACHE });
         let opening = SeriesOpening { folder: Some(cache.path()), elsewhere, ..SeriesOpening::default() };
         let there = Series::open(&[url(&path)], spec(), opening).unwrap();
+        assert_eq!(there.facts().remote_bytes, bytes.len() as u64);
         assert_eq!(in_order(there, Part::Training), in_order(open(&path, spec()).unwrap(), Part::Training), "{name}");
     }
 }

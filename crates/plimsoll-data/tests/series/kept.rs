@@ -82,6 +82,83 @@ fn it_is_made_once_for_a_version_and_damage_is_mended() {
 }
 
 #[test]
+fn jobs_that_differ_in_windows_and_targets_alone_share_a_file() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = write(data.path(), "a.csv", &Table::prices(3000, 3).csv());
+    let first = SeriesSpec { normalise: Normalise::All, ..asked() };
+    let opened = |spec: &SeriesSpec, memory: u64| {
+        let opening = SeriesOpening { folder: Some(cache.path()), memory, ..SeriesOpening::default() };
+        Series::open(std::slice::from_ref(&path), spec.clone(), opening).unwrap()
+    };
+    let of = |class: ClassTarget| Some(class);
+    let other_value = vec![ValueTarget { column: "a".into(), of: Of::Change }];
+    let thresholds = ClassTarget::Thresholds { column: "a".into(), of: Of::Value, at: vec![90.0, 105.0] };
+    let share = [
+        first.clone(),
+        SeriesSpec { window: 7, horizon: 3, stride: 2, ..first.clone() },
+        SeriesSpec {
+            class: of(ClassTarget::Direction { column: "a".into(), of: Of::Change, flat: 3.0 }),
+            ..first.clone()
+        },
+        SeriesSpec { class: of(thresholds), values: Vec::new(), ..first.clone() },
+        SeriesSpec { values: other_value, ..first.clone() },
+        SeriesSpec { scale_values: false, ..first.clone() },
+        SeriesSpec { validation: fraction(0.2, 9), ..first.clone() },
+    ];
+    for spec in &share {
+        // As they are where each is read for itself.
+        let apart = open(&path, spec.clone()).unwrap();
+        let filed = opened(spec, 16 << 10);
+        assert!(!filed.facts().held && apart.facts().held);
+        assert_eq!(filed.normalisation(), apart.normalisation());
+        for part in [Part::Training, Part::Validation] {
+            assert_eq!(filed.class_counts(part).unwrap(), apart.class_counts(part).unwrap());
+        }
+        assert_eq!(in_order(filed, Part::Validation), in_order(apart, Part::Validation));
+        assert_eq!(files(cache.path()).len(), 1, "{spec:?}");
+    }
+    let column = ClassTarget::Column { column: "label".into(), classes: 3 };
+    let apart = [
+        SeriesSpec { features: vec!["a".into()], ..first.clone() },
+        SeriesSpec { class: of(column.clone()), ..first.clone() },
+        SeriesSpec { missing: Missing::Zero, ..first.clone() },
+        SeriesSpec { normalise: Normalise::None, ..first.clone() },
+        SeriesSpec { validation: fraction(0.3, 1), ..first.clone() },
+        SeriesSpec { validation: None, ..first.clone() },
+    ];
+    for (nth, spec) in apart.iter().enumerate() {
+        opened(spec, 16 << 10);
+        assert_eq!(files(cache.path()).len(), nth + 2, "{spec:?}");
+    }
+    // Fewer classes than the column has are found out, whatever lies there.
+    let fewer = SeriesSpec { class: of(ClassTarget::Column { column: "label".into(), classes: 2 }), ..first };
+    let opening = SeriesOpening { folder: Some(cache.path()), memory: 16 << 10, ..SeriesOpening::default() };
+    let wrong = Series::open(&[path], fewer, opening).unwrap_err().to_string();
+    assert!(wrong.contains("a class from 0 to 1"), "{wrong}");
+}
+
+#[test]
+fn rows_of_an_earlier_version_are_read_to_their_end_though_their_file_is_gone() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // So many windows that pages are let go on the way.
+    let table = Table::prices(4000, 2);
+    let path = write(data.path(), "a.csv", &table.csv());
+    let spec = SeriesSpec { normalise: Normalise::All, ..asked() };
+    let opening = SeriesOpening { folder: Some(cache.path()), memory: 16 << 10, cached: 0, ..SeriesOpening::default() };
+    let opened = || Series::open(std::slice::from_ref(&path), spec.clone(), opening).unwrap();
+    let expected = in_order(opened(), Part::Training);
+    // One that made the file, and one that found it.
+    fs_err::remove_file(&files(cache.path())[0].0).unwrap();
+    let (made, found) = (opened(), opened());
+    assert!(!made.facts().held && !found.facts().held);
+    fs_err::write(&path, Table::prices(4400, 2).csv()).unwrap();
+    drop(opened());
+    assert_eq!(files(cache.path()).len(), 1, "the earlier version is still there");
+    assert_eq!(in_order(made, Part::Training), expected);
+    assert_eq!(in_order(found, Part::Training), expected);
+}
+
+#[test]
 fn without_a_folder_rows_that_do_not_fit_are_refused() {
     let data = tempfile::tempdir().unwrap();
     let path = write(data.path(), "a.csv", &Table::prices(3000, 3).csv());

@@ -78,6 +78,42 @@ fn the_mean_is_that_of_the_training_part() {
 }
 
 #[test]
+fn a_blank_line_is_a_missing_value_where_there_is_one_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let value = ValueTarget { column: "x".into(), of: Of::Change };
+    let spec = |missing: Missing| SeriesSpec {
+        features: vec!["x".into()],
+        time: None,
+        by: SeriesBy::One,
+        class: None,
+        values: vec![value.clone()],
+        scale_values: false,
+        ..of(missing)
+    };
+    for (name, text) in [
+        ("ends.csv", "x\n1\n\n3\n\n\n6\n7\n\n"),
+        ("two.csv", "x\r\n1\r\n\r\n3\r\n\r\n\r\n6\r\n7\r\n"),
+        ("none.csv", "x\n1\n\n3\n\n\n6\n7"),
+    ] {
+        let path = write(folder.path(), name, text.as_bytes());
+        let wrong = open(&path, spec(Missing::Refuse)).unwrap_err().to_string();
+        assert!(wrong.contains("line 3: expected a number in column `x`, found none"), "{name}: {wrong}");
+        let series = open(&path, spec(Missing::Zero)).unwrap();
+        assert_eq!(series.facts().rows, 7, "{name}");
+        let own: Vec<f32> =
+            in_order(series, Part::Training).iter().map(|sample| f32::from_bits(sample.inputs[0])).collect();
+        assert_eq!(own, [1.0, 0.0, 3.0, 0.0, 0.0, 6.0], "{name}");
+        // A place behind blank lines is that of the line.
+        let path = write(folder.path(), name, text.replace('7', "seven").as_bytes());
+        let wrong = open(&path, spec(Missing::Zero)).unwrap_err().to_string();
+        assert!(wrong.contains("line 8: expected a number in column `x`, found `seven`"), "{name}: {wrong}");
+    }
+    // Of several columns it is none.
+    let path = write(folder.path(), "more.csv", b"x,y\n1,1\n\n3,1\n4,1\n");
+    assert_eq!(open(&path, spec(Missing::Refuse)).unwrap().facts().rows, 3);
+}
+
+#[test]
 fn nothing_earlier_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let mut table = gaps();

@@ -114,6 +114,45 @@ fn what_was_fitted_is_applied_to_other_files_as_it_was_saved() {
 }
 
 #[test]
+fn files_that_are_series_are_known_by_their_names_wherever_they_lie() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let table = Table::prices(300, 3);
+    let write_all = |folder: &std::path::Path| -> Vec<_> {
+        let of = |series: usize| {
+            let rows = table.rows.iter().filter(|row| row.1 == format!("s{series}")).cloned().collect();
+            let own = Table { names: table.names.clone(), rows };
+            write(folder, &format!("{series}.csv"), &own.csv())
+        };
+        (0..3).map(of).collect()
+    };
+    let spec = SeriesSpec { by: SeriesBy::File, normalise: Normalise::Series, ..spec() };
+    let (mut first, then) = (write_all(here.path()), write_all(there.path()));
+    let fitted = Series::open(&first, spec.clone(), SeriesOpening::default()).unwrap();
+    let known = fitted.normalisation().clone();
+    let opened = |paths: &[std::path::PathBuf]| {
+        let opening = SeriesOpening { normalisation: Some(&known), ..SeriesOpening::default() };
+        Series::open(paths, spec.clone(), opening).unwrap()
+    };
+    let moved = opened(&then);
+    assert_eq!(moved.facts(), fitted.facts());
+    assert_eq!(moved.facts().unknown_series, 0);
+    let samples = in_order(fitted, Part::Training);
+    assert_eq!(in_order(moved, Part::Training), samples);
+    // A file of another name is another series, and told as one.
+    let other = here.path().join("other.csv");
+    fs_err::rename(&first[1], &other).unwrap();
+    first[1] = other;
+    let renamed = opened(&first);
+    assert_eq!(renamed.facts().unknown_series, 1);
+    assert_ne!(renamed.facts().normalised, opened(&then).facts().normalised);
+    assert_eq!(renamed.facts().digest, opened(&then).facts().digest);
+    assert_ne!(in_order(renamed, Part::Training), samples);
+    // What is fitted on it is what was fitted before: names have no part in numbers.
+    let again = Series::open(&first, spec.clone(), SeriesOpening::default()).unwrap();
+    assert_eq!(again.facts().normalised, opened(&then).facts().normalised);
+}
+
+#[test]
 fn means_that_were_never_taken_fill_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "a.csv", &Table::prices(200, 2).csv());
@@ -130,16 +169,48 @@ fn means_that_were_never_taken_fill_nothing() {
 
 #[test]
 fn what_is_trained_on_further_was_trained_until_the_later_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let fitted = |rows: usize, before: Option<&Normalisation>| {
-        let path = write(folder.path(), &format!("{rows}.csv"), &Table::prices(rows, 2).csv());
-        let opening = SeriesOpening { normalisation: before, ..SeriesOpening::default() };
-        Series::open(&[path], spec(), opening).unwrap().normalisation().clone()
-    };
-    let first = fitted(200, None);
+    let first = open_prices(200, None);
     assert_eq!(first.until, Some(990));
-    assert_eq!(fitted(300, Some(&first)), Normalisation { until: Some(1490), ..first.clone() });
-    assert_eq!(fitted(100, Some(&first)), first);
+    assert_eq!(open_prices(300, Some(&first)), Normalisation { until: Some(1490), ..first.clone() });
+    assert_eq!(open_prices(100, Some(&first)), first);
+}
+
+#[test]
+fn numbers_and_instants_are_never_compared() {
+    let mut known = open_prices(200, None);
+    assert_eq!((known.until, known.instants), (Some(990), false));
+    known.trained_until(Some(5), true);
+    assert_eq!((known.until, known.instants), (Some(5), true));
+    known.trained_until(None, false);
+    assert_eq!((known.until, known.instants), (Some(5), true));
+    known.trained_until(Some(7), true);
+    known.trained_until(Some(6), true);
+    assert_eq!(known.until, Some(7));
+    // Plain numbers behind instants: those of the training that was last.
+    let last = open_prices(100, Some(&known));
+    assert_eq!((last.until, last.instants), (Some(490), false));
+}
+
+fn open_prices(rows: usize, before: Option<&Normalisation>) -> Normalisation {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "a.csv", &Table::prices(rows, 2).csv());
+    let opening = SeriesOpening { normalisation: before, ..SeriesOpening::default() };
+    Series::open(&[path], spec(), opening).unwrap().normalisation().clone()
+}
+
+#[test]
+fn a_part_begins_with_its_earliest_row_of_a_series_that_has_windows() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::prices(200, 2);
+    // A third series that is too short for a window, and earlier than all.
+    table.rows.insert(0, (-500, "short".into(), vec![Some(1.0); 3]));
+    let path = write(folder.path(), "a.csv", &table.csv());
+    let series = open(&path, SeriesSpec { validation: fraction(0.2, 3), ..spec() }).unwrap();
+    let cut = series.facts().cut;
+    assert_eq!((series.begin(Part::Training), series.begin(Part::Validation)), (Some(0), cut));
+    assert_eq!(series.facts().latest, cut.map(|cut| cut - 10));
+    let timeless = open(&path, SeriesSpec { time: None, ..spec() }).unwrap();
+    assert_eq!((timeless.begin(Part::Training), timeless.facts().latest), (None, None));
 }
 
 #[test]

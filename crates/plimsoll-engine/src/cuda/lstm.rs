@@ -271,8 +271,8 @@ impl Run<'_> {
     fn was_walked_back(&mut self, index: usize) -> bool {
         let ops = &self.placed.tape.ops;
         let Some(earlier) = (0..index).rev().find(|at| back(&ops[*at]).is_some()) else { return false };
-        // Of three in a row the first two are a pair.
-        !self.was_walked_back(earlier) && self.walked_back_along(earlier).is_some_and(|(at, _)| at == index)
+        // Of three in a row the first two are a pair. Stretches have none, however many they are.
+        self.walked_back_along(earlier).is_some_and(|(at, _)| at == index) && !self.was_walked_back(earlier)
     }
 
     /// The inputs' share of all gates.

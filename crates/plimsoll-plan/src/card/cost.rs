@@ -43,7 +43,7 @@ pub(super) struct Product {
 /// What ops take on a card: a roofline of products and bytes.
 pub(super) struct Cost<'a> {
     pub placed: &'a Placed,
-    program: &'a Program,
+    pub program: &'a Program,
     pub card: &'a CardTerms,
 }
 

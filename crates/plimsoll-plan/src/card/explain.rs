@@ -17,8 +17,8 @@ use crate::trained::{LoraSpec, TrainSpec, default_targets};
 const RANK: usize = 16;
 
 /// What the chosen plan does otherwise than the fastest without a budget.
-fn otherwise(free: &Candidate, chosen: &Candidate, blocks: usize) -> String {
-    let (then, now) = (&free.choices, &chosen.choices);
+fn otherwise(job: &Job, free: &Candidate, chosen: &Candidate) -> String {
+    let (then, now, blocks) = (&free.choices, &chosen.choices, job.spec.blocks());
     let mut list = Vec::new();
     if now.micro_batch != then.micro_batch {
         list.push(format!("micro-batch {} in place of {}", now.micro_batch, then.micro_batch));
@@ -35,7 +35,7 @@ fn otherwise(free: &Candidate, chosen: &Candidate, blocks: usize) -> String {
     if now.lstm_every != then.lstm_every {
         list.push(format!("the LSTM's steps computed again, {} at a time", now.lstm_every));
     }
-    if now.loss_chunk != then.loss_chunk {
+    if now.loss_chunk != then.loss_chunk && job.spec.series().is_none() {
         list.push(format!("loss {} rows at a time in place of {}", now.loss_chunk, then.loss_chunk));
     }
     if now.optimizer_in_backward != then.optimizer_in_backward {
@@ -52,10 +52,10 @@ fn otherwise(free: &Candidate, chosen: &Candidate, blocks: usize) -> String {
 }
 
 /// All that was given up, as one: on a card the knobs are found together.
-pub(super) fn cuts(free: &Candidate, chosen: &Candidate, blocks: usize) -> Vec<Cut> {
+pub(super) fn cuts(job: &Job, free: &Candidate, chosen: &Candidate) -> Vec<Cut> {
     let slower_percent = (chosen.seconds / free.seconds - 1.0) * 100.0;
     let saved = free.vram.0 as i64 - chosen.vram.0 as i64;
-    vec![Cut { what: otherwise(free, chosen, blocks), saved, slower_percent }]
+    vec![Cut { what: otherwise(job, free, chosen), saved, slower_percent }]
 }
 
 /// The fastest plan without a budget, where it does not fit and is worth asking for.

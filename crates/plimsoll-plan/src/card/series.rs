@@ -3,15 +3,17 @@
 use super::cost::{Cost, Product};
 use crate::choices::Choices;
 use crate::choose::Pins;
+use crate::device::LSTM_WALKED;
 use crate::op::{ConvShape, LstmShape, Op, SeriesOp};
 use crate::series::distances;
 use crate::spec::SeriesSpec;
 
 /// Parts that an LSTM's steps are cut into, the fewest first.
 const PARTS: [usize; 4] = [4, 8, 16, 32];
-/// Seconds of a step of an LSTM that is walked with the other direction, beside its sums: most of it is waiting. And floating-point
-/// operations a second of one processor in those sums, which no tensor core does. Both measured on an H200, see `docs/benchmarks.md`.
-const STEP: f64 = 1.5e-6;
+/// Seconds of a step of an LSTM, beside its sums: most of it is waiting, so a step of both directions together takes as long. And
+/// floating-point operations a second of one processor in those sums, which no tensor core does. Both measured on an H200, see
+/// `docs/benchmarks.md`.
+const STEP: f64 = 3e-6;
 const PLAIN_FLOPS: f64 = 0.2e12;
 
 /// A frame with less and less kept: first convolutions are computed again, which takes little, then the steps of the LSTM,
@@ -53,21 +55,23 @@ fn product(op: &SeriesOp, samples: usize) -> Option<((usize, usize, usize), f64)
     })
 }
 
-/// Floating-point operations of the steps of an LSTM beside the products over all of them.
-fn walked(op: &SeriesOp, samples: usize) -> Option<(usize, f64)> {
+/// The LSTM whose steps an op walks, one after the other.
+fn walked(op: &SeriesOp) -> Option<&LstmShape> {
     match op {
-        SeriesOp::Lstm { shape, .. } | SeriesOp::LstmBackward { shape, .. } => {
-            let rows = (samples * shape.count()) as f64;
-            Some((shape.count(), 8.0 * rows * (shape.hidden * shape.hidden) as f64))
-        }
+        SeriesOp::Lstm { shape, .. } | SeriesOp::LstmBackward { shape, .. } => Some(shape),
         _ => None,
     }
+}
+
+/// Floating-point operations of its steps, beside the products over all of them.
+fn step_flops(shape: &LstmShape, samples: usize) -> f64 {
+    8.0 * (samples * shape.count()) as f64 * (shape.hidden * shape.hidden) as f64
 }
 
 /// Floating-point operations of an op.
 pub(super) fn flops(op: &SeriesOp, samples: usize) -> f64 {
     let of = product(op, samples).map_or(0.0, |((m, n, k), times)| 2.0 * times * m as f64 * n as f64 * k as f64);
-    of + walked(op, samples).map_or(0.0, |(_, flops)| flops)
+    of + walked(op).map_or(0.0, |shape| step_flops(shape, samples))
 }
 
 impl Cost<'_> {
@@ -83,8 +87,24 @@ impl Cost<'_> {
             };
             times * self.product(Product { m, n, k, out: m * n * width }) + self.moved(gathered)
         });
-        let plain = PLAIN_FLOPS * self.card.processors.max(1) as f64;
-        let of_steps = walked(op, samples).map_or(0.0, |(count, flops)| count as f64 * STEP + flops / plain);
+        let of_steps = walked(op).map_or(0.0, |shape| self.steps(shape, samples));
         of_product + of_steps + self.moved(4 * self.touched(&Op::Series(op.clone()))) + self.launch()
+    }
+    /// Seconds of the steps of an LSTM.
+    fn steps(&self, shape: &LstmShape, samples: usize) -> f64 {
+        let (count, wide) = (shape.count() as f64, 4 * shape.hidden);
+        if shape.hidden > LSTM_WALKED {
+            // A product and a launch each.
+            let out = samples * wide * self.width();
+            return count * (self.product(Product { m: samples, n: wide, k: shape.hidden, out }) + self.launch());
+        }
+        // Directions are walked together where both are walked whole; half of it is this one's.
+        let together = shape.is_whole() && self.is_bidirectional();
+        let each = if together { STEP / 2.0 } else { STEP };
+        count * each + step_flops(shape, samples) / (PLAIN_FLOPS * self.card.processors.max(1) as f64)
+    }
+
+    fn is_bidirectional(&self) -> bool {
+        self.program.spec.series().is_some_and(|spec| spec.lstm.bidirectional)
     }
 }

@@ -18,6 +18,13 @@ impl Scale<'_> {
         self.product((self.rows.samples * shape.count(), 4 * shape.hidden, width), PLAIN)
     }
 
+    /// How much longer it takes to walk samples step by step than if all threads had their part of it: each walks some of them alone, and the
+    /// others are idle. A product of one row in each step goes as fast as one of many (`bench series`, `batch=1 threads=1`).
+    fn walked(&self) -> f64 {
+        let samples = self.rows.samples.max(1);
+        self.threads as f64 / samples.div_ceil(samples.div_ceil(self.threads)) as f64
+    }
+
     /// Work of one op with full batches.
     pub(super) fn series(&self, op: &SeriesOp) -> Work {
         let samples = self.rows.samples;
@@ -41,12 +48,12 @@ impl Scale<'_> {
             }
             SeriesOp::Lstm { shape, .. } => {
                 let cells = (samples * shape.count() * shape.hidden) as f64;
-                (self.gates(shape, shape.inputs) + self.gates(shape, shape.hidden))
-                    .with(Unit::Exponentials, 5.0 * cells)
+                let all = self.gates(shape, shape.inputs) + self.gates(shape, shape.hidden);
+                all.with(Unit::Exponentials, 5.0 * cells).slower(self.walked())
             }
             SeriesOp::LstmBackward { shape, .. } => {
                 let cells = (samples * shape.count() * shape.hidden) as f64;
-                self.gates(shape, shape.hidden).with(Unit::Exponentials, cells)
+                self.gates(shape, shape.hidden).with(Unit::Exponentials, cells).slower(self.walked())
             }
             SeriesOp::LstmInput { shape, .. } => self.gates(shape, shape.inputs),
             SeriesOp::LstmWeight { shape, .. } => {

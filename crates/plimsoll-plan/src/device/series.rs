@@ -30,7 +30,7 @@ pub fn series_staged_words(spec: &SeriesSpec, samples: usize) -> usize {
 }
 
 /// Numbers that are gathered at a time for a product: enough to fill a card, and no more than a small one has to spare.
-const GATHERED: usize = 16 << 20;
+pub(crate) const GATHERED: usize = 16 << 20;
 /// With little scratch.
 const GATHERED_LEAN: usize = 2 << 20;
 

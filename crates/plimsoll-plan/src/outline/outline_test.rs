@@ -163,7 +163,7 @@ proptest! {
         let store = store_of(&job, in_backward);
         let tape_job = job.tape_job(&store, &choices);
         let tape = family::micro_tape(&job.spec, &tape_job, &choices);
-        let scale = Scale { store: &store, rows: crate::program::rows_of(&tape_job.shape), tiles: Tiles::of(job.simd) };
+        let scale = Scale { store: &store, rows: crate::program::rows_of(&tape_job.shape), tiles: Tiles::of(job.simd), threads: job.threads };
         let terms = terms();
         let search = Search::new(&job, &terms, Pins::default());
         let outline = search.outline(&choices);

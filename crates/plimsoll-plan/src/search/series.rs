@@ -25,7 +25,10 @@ impl Search<'_> {
 
     /// One candidate, placed.
     pub(super) fn series_candidate(&self, choices: Choices) -> Candidate {
-        let compute = self.series_work(&choices).seconds(&self.terms.rates);
+        self.series_loaded(self.series_work(&choices).seconds(&self.terms.rates), choices)
+    }
+
+    fn series_loaded(&self, compute: f64, choices: Choices) -> Candidate {
         let seconds = self.with_loading(compute, choices.loader_threads);
         Candidate { choices, least: self.place(choices).ram.peak, seconds }
     }
@@ -45,14 +48,15 @@ impl Search<'_> {
             Some(held) => vec![held.min(self.blocks())],
             None => (0..=self.blocks()).collect(),
         };
-        let loader_threads = self.pins.loader_threads.unwrap_or(1);
         let mut list = Vec::new();
         for micro_batch in micro_batches {
             for recompute in &blocks {
                 for lstm_every in self.distances(spec) {
-                    let choices =
-                        Choices { recompute: *recompute, lstm_every, loader_threads, ..Choices::plain(micro_batch) };
-                    list.push(self.series_candidate(choices));
+                    let choices = Choices { recompute: *recompute, lstm_every, ..Choices::plain(micro_batch) };
+                    let compute = self.series_work(&choices).seconds(&self.terms.rates);
+                    for loader_threads in self.loaders(compute) {
+                        list.push(self.series_loaded(compute, Choices { loader_threads, ..choices }));
+                    }
                 }
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Rows are steps and columns are channels, from the batch to the last step of the LSTM. A block of convolutions keeps its
 //! input and what its convolution made, or its input alone; norm, activation, dropout and pooling are one op, whose parts
-//! are never kept. The LSTM keeps its gates, or its cells every so many steps. No op ever holds steps times steps.
+//! are never kept. The LSTM keeps its gates, or its cells every so many steps. No tensor has steps times steps.
 
 mod attention;
 mod conv;

@@ -1,4 +1,4 @@
-//! How many checkpoints stay. The decision is pure; the deed renames first and deletes then.
+//! Which checkpoints stay. The decision is pure; the deed renames first and deletes then.
 
 use std::path::Path;
 
@@ -35,6 +35,27 @@ pub fn retain(dir: &Path, keep: usize, protected: &[u64]) -> Result<Vec<u64>, Re
     Ok(removed)
 }
 
+/// Which of a copy's checkpoints go where its original has those of `steps` left: all others, once one of those is complete in
+/// the copy too.
+pub fn to_follow<'a>(found: &'a [Found], steps: &[u64]) -> Vec<&'a Found> {
+    let is_left = |one: &&Found| steps.contains(&one.step);
+    match found.iter().any(|one| is_left(&one) && one.state == State::Complete) {
+        true => found.iter().filter(|one| !is_left(one)).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// Removes from `dir` what [`to_follow`] names, and returns those steps.
+pub fn follow(dir: &Path, steps: &[u64]) -> Result<Vec<u64>, RecoverError> {
+    let found = list(dir)?;
+    let mut removed = Vec::new();
+    for one in to_follow(&found, steps) {
+        discard(dir, &one.path, one.step)?;
+        removed.push(one.step);
+    }
+    Ok(removed)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -62,6 +83,15 @@ mod tests {
     #[test]
     fn a_broken_one_does_not_count_and_goes_when_a_newer_one_is_whole() {
         assert_eq!(steps(&to_remove(&shelf(&[true, false, true, true, false]), 2, &[])), [0, 10]);
+    }
+
+    #[test]
+    fn a_copy_keeps_what_its_original_lost_until_it_has_something_whole_of_it() {
+        let shelf = shelf(&[true, true, false, true]);
+        assert_eq!(steps(&to_follow(&shelf, &[20, 30])), [0, 10]);
+        // Of what is left there, only a torn one is here; or nothing is left.
+        assert!(to_follow(&shelf, &[20, 40]).is_empty() && to_follow(&shelf, &[]).is_empty());
+        assert!(to_follow(&shelf, &[0, 10, 20, 30, 40]).is_empty());
     }
 
     proptest! {

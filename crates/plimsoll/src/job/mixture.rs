@@ -81,10 +81,16 @@ pub fn data_of(file: &JobFile) -> Result<JobData, Fail> {
     let files = if mixture.is_empty() { said.train_files(&job, &flags)? } else { Vec::new() };
     let series = said.series(&job, &flags)?;
     let kind = if series.is_some() { None } else { said.kind(&job, &flags)? };
-    let memory = said.bytes("data.memory", None, job.data.memory.clone())?;
+    let memory = said.data_memory(&flags, job.data.memory.clone())?;
+    if series.is_some() {
+        said.note_texts(&job.data);
+    }
     let source = said.pick("data.columns.source", None, job.data.columns.source);
     let target = said.pick("data.columns.target", None, job.data.columns.target);
     let window = said.window(&flags, job.data.window)?;
+    if series.is_some() {
+        said.no_texts()?;
+    }
     Ok(JobData { files, mixture, kind, columns: Columns { source, target }, window, series, memory })
 }
 

@@ -103,13 +103,7 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
     let shuffle_flag = if flags.shuffle { Some(true) } else { flags.no_shuffle.then_some(false) };
     let shuffle = said.pick("data.shuffle", shuffle_flag, job.data.shuffle).unwrap_or(true);
     let window = said.window(flags, job.data.window)?.unwrap_or(WINDOW_BLOCKS as u64);
-    let data_memory = said.bytes("data.memory", flags.data_memory, job.data.memory)?;
-    if data_memory.is_some_and(|memory| memory < Bytes(LEAST_CEILING)) {
-        let least = Bytes(LEAST_CEILING);
-        return Err(
-            said.refuse("data.memory", format!("is {}, expected at least {least}", data_memory.unwrap_or_default()))
-        );
-    }
+    let data_memory = said.data_memory(flags, job.data.memory)?;
     let skip_oversized = match said.pick("data.oversized", flags.oversized.clone(), job.data.oversized).as_deref() {
         None | Some("refuse") => false,
         Some("skip") => true,
@@ -188,6 +182,9 @@ pub fn settings(file: Option<&JobFile>, flags: &JobFlags, paths: Paths) -> Resul
         snapshot: said.pick("pin.snapshot", flags.snapshot.map(|switch| switch == Switch::On), job.pin.snapshot),
     };
     said.judge_pins(&pins, effective_batch)?;
+    if series.is_some() {
+        said.no_choices_of_texts(&train, precision, &allow, &pins)?;
+    }
 
     Ok(Settings {
         job_file: file.map(|file| file.path.clone()),
@@ -279,6 +276,17 @@ impl Resolver<'_> {
                 Err(self.refuse("pin.lstm_every", format!("must be at most {MOST}, found `{n}`")))
             }
             other => Ok(other.map(|count| count.0)),
+        }
+    }
+
+    /// What the loader stays below.
+    pub(super) fn data_memory(&mut self, flags: &JobFlags, job: Option<Spanned<Value>>) -> Result<Option<Bytes>, Fail> {
+        let (least, memory) = (Bytes(LEAST_CEILING), self.bytes("data.memory", flags.data_memory, job)?);
+        match memory {
+            Some(memory) if memory < least => {
+                Err(self.refuse("data.memory", format!("is {memory}, expected at least {least}")))
+            }
+            other => Ok(other),
         }
     }
 
@@ -474,7 +482,7 @@ impl Resolver<'_> {
         }
     }
 
-    pub(super) fn bytes(
+    fn bytes(
         &mut self,
         key: &'static str,
         flag: Option<Bytes>,

@@ -70,10 +70,9 @@ pub fn cached_bytes() -> u64 {
     usable.map_or(u64::MAX, |bytes| bytes.0 / 2)
 }
 
-/// What parts of these data take of the disk: as much as they are, or as much as they may.
-pub fn fetched(of: &[&Sources], cache: Option<Bytes>) -> Bytes {
-    let there = of.iter().map(|sources| Bytes(sources.remote_bytes())).sum::<Bytes>();
-    there.min(elsewhere::cache(cache, &cache_folder().join("data")))
+/// What parts of data elsewhere, of so many bytes, take of the disk: as much as they are, or as much as they may.
+pub fn fetched(there: u64, cache: Option<Bytes>) -> Bytes {
+    Bytes(there).min(elsewhere::cache(cache, &cache_folder().join("data")))
 }
 
 /// Opens the training data as what the job says, or as what the model and the columns ask for.

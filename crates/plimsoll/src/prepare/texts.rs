@@ -138,7 +138,7 @@ pub(super) fn open(settings: &Settings, bound: &Bound, remarks: &mut Vec<String>
         values: 0,
         cells: 0,
         unpacked: Bytes(opened.iter().map(|of| of.unpacked_bytes()).sum()),
-        fetched: samples::fetched(&opened, settings.cache),
+        fetched: samples::fetched(opened.iter().map(|of| of.remote_bytes()).sum(), settings.cache),
         side_files: side_files(&settings.model)?,
     };
     let data = RunData::Texts(Texts { sources, eval, tokenizer, recipe, order, lens });

@@ -5,31 +5,33 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_data::series::{
-    Normalisation, Part, Scores, Series, SeriesFacts, SeriesLoader, SeriesOpening, SeriesSettings, SeriesSpec as Asked,
+    Normalisation, Part, Scores, Series, SeriesError, SeriesFacts, SeriesLoader, SeriesOpening, SeriesSettings,
+    SeriesSpec as Asked,
 };
-use plimsoll_data::{Cursor, Elsewhere, LOADER_CEILING, Order, Ranks};
+use plimsoll_data::{Cursor, DataError, Elsewhere, LOADER_CEILING, Order, Ranks, stacks, threads_within};
 use plimsoll_engine::simd;
 use plimsoll_machine::{Bytes, Root, own_memory};
-use plimsoll_model::{ModelFolder, SeriesInput};
+use plimsoll_model::{ModelFolder, NORMALISATION_LIMIT, SeriesInput};
 use plimsoll_plan::cost::half_octave;
 use plimsoll_plan::program::{EvalJob, Job};
-use plimsoll_plan::series_batch::SeriesSlot;
-use plimsoll_plan::spec::{HeadSpec, ModelSpec, SeriesSpec};
-use plimsoll_plan::trained::TrainSpec;
+use plimsoll_plan::series_batch::{SeriesShape, SeriesSlot};
+use plimsoll_plan::spec::{ConvNorm, HeadSpec, ModelSpec, SeriesSpec};
 
 use super::data::{RunData, Windows};
 use super::{Bound, DataCosts, Opened, PREFETCH, as_begun, device, loader_hook, open_model, samples};
 use crate::elsewhere;
 use crate::heap;
 use crate::rates::cache_folder;
-use crate::render::{self, Fail, OrFail};
+use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::{RunLength, Settings};
 use crate::worker::told_classes;
 
-/// Windows that the loader's rate is measured on, at most.
+/// Windows of a batch that the loader's rate is measured on, and their bytes: at most, but for one window.
 const RATE_WINDOWS: u64 = 64;
-/// Passes over them: the first warms caches, the best counts.
-const RATE_PASSES: usize = 3;
+const RATE_BYTES: u64 = 4 << 20;
+/// Batches that are taken in a row, and how often: the best counts.
+const RATE_BATCHES: usize = 4;
+const RATE_PASSES: usize = 2;
 
 /// Opens model and series.
 pub(super) fn open(
@@ -50,17 +52,11 @@ pub(super) fn open(
     remarks.push(told(&series));
     if let Some(made_for) = &made_for {
         remarks.push("features are normalised as those that the model was trained on".into());
-        if let (Some(until), Some(cut)) = (made_for.until, series.facts().cut)
-            && until >= cut
-        {
-            let told = |time: i64| series.facts().told(time);
-            remarks.push(format!(
-                "validation begins at {}, and the model was trained until {}: what it is judged by it may have seen",
-                told(cut),
-                told(until)
-            ));
-        }
+        remarks.extend(may_have_seen(made_for, &series, Part::Validation));
     }
+    remarks.extend(told_unknown(series.facts()));
+    let kept = Bytes(series.normalisation().json_bytes());
+    can_be_kept(kept, series.facts().series)?;
 
     let mut spec = folder.answering_spec();
     if let Some(dropout) = settings.dropout {
@@ -72,6 +68,7 @@ pub(super) fn open(
     };
     fits(model, &series)?;
     let effective_batch = settings.effective_batch as usize;
+    normed(model, settings.pins.micro_batch.unwrap_or(settings.effective_batch))?;
     if model.batch_matters() && settings.pins.micro_batch.is_some_and(|n| n != settings.effective_batch) {
         remarks.push(
             "batch norm and mixing see one micro-batch at a time: with `pin.micro_batch` the result is another one"
@@ -79,9 +76,6 @@ pub(super) fn open(
         );
     }
     let train = settings.train_spec(&spec)?;
-    if matches!(train, TrainSpec::Lora(_)) {
-        return Err(Fail::usage("`model.train` = `lora` is for models of texts, and this is a `cnn-lstm`"));
-    }
     let window = model.window;
     let outputs = outputs(model);
     let job = Job {
@@ -117,10 +111,21 @@ pub(super) fn open(
         };
         heap(threads) + if evaluates { heap(1) } else { Bytes::ZERO }
     };
+    let most_loader_threads = match settings.data_memory {
+        None => job.threads,
+        Some(ceiling) => {
+            let samples = settings.pins.micro_batch.unwrap_or(settings.effective_batch) as usize;
+            let held = Bytes(held_bytes(&series));
+            let heap_of = |threads: usize| (held + loader(samples, threads)).0;
+            let least = settings.pins.loader_threads.unwrap_or(1) as usize;
+            let most = threads_within(ceiling.0, &heap_of, job.threads.max(least)).filter(|most| *most >= least);
+            most.ok_or_else(|| above_ceiling(ceiling, held, loader(samples, least), least))?
+        }
+    };
     let facts = series.facts();
-    // The figures, the matrix in the journal's words, and the answers of a micro-batch.
-    let matrix = facts.classes.map_or(0, |n| u64::from(n) * u64::from(n) * 24);
-    let scores = Scores::heap_bytes(facts.classes, facts.values) + matrix;
+    // The figures, the matrix as far as it is told, and the answers of a micro-batch.
+    let cells = facts.classes.map_or(0, told_classes).pow(2) as u64;
+    let scores = Scores::heap_bytes(facts.classes, facts.values) + 24 * cells;
     let evaluation = match evaluates {
         true => Bytes(scores + (outputs * effective_batch * 4) as u64) + Bytes::kib(64),
         false => Bytes::ZERO,
@@ -130,13 +135,13 @@ pub(super) fn open(
         rows,
         loader: Box::new(loader),
         loader_rate,
-        most_loader_threads: job.threads,
+        most_loader_threads,
         evaluation,
         values: facts.values as u64,
-        cells: facts.classes.map_or(0, told_classes).pow(2) as u64,
+        cells,
         unpacked: Bytes(if facts.held { 0 } else { facts.row_bytes }),
-        fetched: Bytes::ZERO,
-        side_files: Bytes(series.normalisation().to_json().len() as u64) + Bytes::kib(16),
+        fetched: samples::fetched(facts.remote_bytes, settings.cache),
+        side_files: kept + Bytes::kib(16),
     };
     let data = RunData::Series(Windows { series, order });
     Ok(Opened { folder, weights, data, job, steps, costs })
@@ -153,6 +158,34 @@ pub fn normalisation_of(folder: &ModelFolder) -> Result<Option<Normalisation>, F
     Normalisation::from_json(&text, folder.dir()).map(Some).or_usage()
 }
 
+/// What is to be said where a model may have been trained on what it is judged by, a part of these series.
+pub fn may_have_seen(made_for: &Normalisation, series: &Series, part: Part) -> Option<String> {
+    let (until, begin, facts) = (made_for.until?, series.begin(part)?, series.facts());
+    if made_for.instants != facts.instants {
+        let word = |instants: bool| if instants { "instants" } else { "plain numbers" };
+        return Some(format!(
+            "times are {}, and those that the model was trained on were {}: whether it has seen what it is judged by cannot be said",
+            word(facts.instants),
+            word(made_for.instants)
+        ));
+    }
+    let what = if part == Part::Validation { "validation begins" } else { "these data begin" };
+    (until >= begin).then(|| {
+        let (begin, until) = (facts.told(begin), facts.told(until));
+        format!("{what} at {begin}, and the model was trained until {until}: what it is judged by it may have seen")
+    })
+}
+
+/// What is to be said of series that the normalisation does not know.
+pub fn told_unknown(facts: &SeriesFacts) -> Option<String> {
+    let SeriesFacts { unknown_series, series, .. } = facts;
+    (*unknown_series > 0).then(|| {
+        format!(
+            "{unknown_series} of {series} series are normalised as all together: nothing is known of them by themselves"
+        )
+    })
+}
+
 /// Opens series as a job says, normalised by what is given, else by what their training part has.
 pub fn open_series_by(
     settings: &Settings,
@@ -162,6 +195,18 @@ pub fn open_series_by(
 ) -> Result<Series, Fail> {
     let reading = SeriesReading { memory: settings.data_memory, cache: settings.cache };
     open_series_files(reading, files, asked, normalisation)
+}
+
+/// Refuses a normalisation that is longer than a model folder may have: its model could not be read again.
+fn can_be_kept(bytes: Bytes, series: u64) -> Result<(), Fail> {
+    let most = Bytes(NORMALISATION_LIMIT);
+    if bytes <= most {
+        return Ok(());
+    }
+    let fact =
+        format!("what {series} series are normalised by takes {bytes} as a file of the model, expected at most {most}");
+    Err(Fail::usage(fact)
+        .hint("normalise all together (`normalise = \"all\"` in `[data.series]`), or take fewer series"))
 }
 
 /// How much may be taken to read series.
@@ -189,7 +234,10 @@ pub fn open_series_files(
         elsewhere: Some(Elsewhere { files: elsewhere::files(|told| render::talk(told)), cache }),
         normalisation,
     };
-    Series::open(files, asked.clone(), opening).or_usage()
+    Series::open(files, asked.clone(), opening).map_err(|error| {
+        let no_room = matches!(&error, DataError::Series(of) if matches!(**of, SeriesError::NoRoom { .. }));
+        Fail::new(if no_room { Exit::DoesNotFit } else { Exit::BadInput }, error)
+    })
 }
 
 /// How batches of so many windows are loaded.
@@ -222,6 +270,21 @@ fn told(series: &Series) -> String {
     format!("data: {rows} rows of {many} series, {bytes} {place}; {training_samples} windows{validation}")
 }
 
+/// The loader takes more than the job allows it.
+fn above_ceiling(ceiling: Bytes, held: Bytes, heap: Bytes, threads: usize) -> Fail {
+    let stacks = Bytes(stacks(threads));
+    let needed = held + heap + stacks;
+    let s = if threads == 1 { "" } else { "s" };
+    Fail::usage(format!(
+        "`data.memory` is {ceiling}, but the loader takes {needed} with {threads} thread{s}: {held} for rows and what is known of the \
+         series, {heap} for windows that are ready, {stacks} for stacks"
+    ))
+    .hint(format!(
+        "`data.memory = \"{}MiB\"` is enough; so may be a smaller batch or fewer `pin.loader_threads`",
+        needed.0.div_ceil(1 << 20)
+    ))
+}
+
 /// Numbers that a model answers for one sample.
 fn outputs(model: &SeriesSpec) -> usize {
     model.heads().map(|head| head.outputs).sum()
@@ -243,24 +306,74 @@ fn fits(model: &SeriesSpec, series: &Series) -> Result<(), Fail> {
     }
 }
 
+/// Refuses a batch norm over one value, which has no spread: PyTorch's does not train either.
+fn normed(model: &SeriesSpec, micro_batch: u64) -> Result<(), Fail> {
+    let norm = model.norm == ConvNorm::Batch && !model.conv.is_empty();
+    // Where pools leave a step, every block but those of one step has more.
+    match norm && micro_batch == 1 && model.at_block(0).1 == 1 {
+        false => Ok(()),
+        true => {
+            let fact = "the model's batch norms would be over one value: a sample of one step";
+            Err(Fail::usage(fact).hint("take a larger batch, a longer window, or `norm = \"none\"`"))
+        }
+    }
+}
+
 /// Steps of windows a second that one thread fills; to the nearest half octave, as the engine's rates are.
 fn loader_rate(series: &Arc<Series>, order: Order) -> Result<f64, Fail> {
-    let samples = series.samples(Part::Training).clamp(1, RATE_WINDOWS) as usize;
+    let samples = rate_windows(series.samples(Part::Training), series.shape(1));
     let shape = series.shape(samples);
     let (mut inputs, mut values) =
         (vec![0.0; samples * shape.window * shape.features], vec![0.0; samples * shape.values]);
     let mut classes = vec![0; samples];
     let mut loader =
         SeriesLoader::start(series.clone(), Part::Training, order, loading(series, samples, 1)).or_usage()?;
+    let mut take = |batches: usize| {
+        (0..batches).try_for_each(|_| {
+            let slot = SeriesSlot { inputs: &mut inputs, classes: &mut classes, values: &mut values };
+            loader.next(slot).map(drop).or_usage()
+        })
+    };
+    // Those that are held ready, while caches become warm. From then on as many are made as are taken.
+    take(PREFETCH + 1)?;
     let mut best = 1.0f64;
     for _ in 0..RATE_PASSES {
         let start = Instant::now();
-        // As many as are held ready, and one more: one at the least was made meanwhile.
-        for _ in 0..=PREFETCH {
-            let slot = SeriesSlot { inputs: &mut inputs, classes: &mut classes, values: &mut values };
-            loader.next(slot).or_usage()?;
-        }
-        best = best.max((samples * shape.window) as f64 / start.elapsed().as_secs_f64().max(1e-9));
+        take(RATE_BATCHES)?;
+        let steps = (RATE_BATCHES * samples * shape.window) as f64;
+        best = best.max(steps / start.elapsed().as_secs_f64().max(1e-9));
     }
     Ok(half_octave(best))
+}
+
+/// Windows of a batch that a rate is measured on, of so many that there are: what they take is in no plan yet, so it is little.
+fn rate_windows(samples: u64, one: SeriesShape) -> usize {
+    let bytes = 4 * (one.window * one.features + one.values + 1) as u64;
+    (RATE_BYTES / bytes).clamp(1, RATE_WINDOWS).min(samples.max(1)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_measured_on_little_memory_however_large_a_window_is() {
+        let one = |window: usize, features: usize| SeriesShape { samples: 1, window, features, values: 1 };
+        assert_eq!(rate_windows(1000, one(12, 3)), 64);
+        assert_eq!(rate_windows(7, one(12, 3)), 7);
+        // Of 2.9 MB each, and the largest that there is.
+        assert_eq!(rate_windows(1000, one(1440, 500)), 1);
+        assert_eq!(rate_windows(1000, one(1 << 12, 1 << 12)), 1);
+        assert_eq!(rate_windows(1000, one(60, 112)), 64);
+        assert!(rate_windows(1000, one(600, 112)) * 600 * 112 * 4 <= 4 << 20);
+    }
+
+    #[test]
+    fn what_a_model_folder_cannot_keep_is_refused_before_anything_is_trained() {
+        assert!(can_be_kept(Bytes::mib(256), 9).is_ok());
+        let refused = can_be_kept(Bytes(Bytes::mib(256).0 + 1), 9).unwrap_err();
+        let told = refused.fact.unwrap().to_string();
+        assert!(told.contains("what 9 series are normalised by") && told.contains("at most 256 MiB"), "{told}");
+        assert!(refused.hint.unwrap().contains("normalise = \"all\""));
+    }
 }

@@ -84,6 +84,7 @@ struct Cut {
 fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
     let job = args.job.as_deref().map(|path| data_of(&JobFile::read(path)?)).transpose()?;
     if let Some(job) = job.as_ref().filter(|job| job.series.is_some()) {
+        no_flags_of_texts(args)?;
         let reading = SeriesReading { memory: job.memory, cache: args.rows_of.data_cache };
         return data_series::inspect(job, reading, args.json);
     }
@@ -122,6 +123,23 @@ fn run_inspect(args: &InspectArgs) -> Result<(), Fail> {
         max_len,
     };
     if args.json { render::json(&report) } else { render::data(&report) }
+}
+
+/// Refuses flags that say something about texts, where a job is about series.
+fn no_flags_of_texts(args: &InspectArgs) -> Result<(), Fail> {
+    let RowArgs { kind, source, target, data_cache: _ } = &args.rows_of;
+    let said = [
+        ("--kind", kind.is_some()),
+        ("--source", source.is_some()),
+        ("--target", target.is_some()),
+        ("--window", args.window.is_some()),
+        ("--max-len", args.max_len.is_some()),
+        ("--model", args.model.is_some()),
+    ];
+    match said.into_iter().find(|(_, said)| *said) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Fail::usage(format!("`{flag}` is for texts, and the data of the job are series"))),
+    }
 }
 
 /// The files as what was said, or as the first kind that their columns are.

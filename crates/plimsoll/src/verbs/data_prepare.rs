@@ -8,12 +8,13 @@ use plimsoll_data::{
 };
 use plimsoll_machine::{Bytes, space_of};
 use plimsoll_model::ModelFolder;
+use plimsoll_recover::shell_word;
 use serde::Serialize;
 
 use super::data::{ColumnsTold, bar, tokenizer_of};
 use crate::args::PrepareArgs;
 use crate::prepare::{loader_hook, samples};
-use crate::render::{self, Exit, Fail, OrFail, quoted};
+use crate::render::{self, Exit, Fail, OrFail};
 use crate::settings::{Settings, kind_name};
 
 /// The estimate may be short by one part in so many.
@@ -31,6 +32,12 @@ struct Report {
 /// Does what was asked.
 pub(super) fn run(args: &PrepareArgs) -> Result<(), Fail> {
     let settings = Settings::resolve(&args.job_flags())?;
+    if settings.series.is_some() {
+        let fact = "`plimsoll data prepare` makes tokens of texts, and the data of this job are series";
+        return Err(Fail::usage(fact).hint(
+            "train from the files as they are: rows that do not fit into memory are kept in the cache by themselves",
+        ));
+    }
     let model = ModelFolder::open(&settings.model).or_usage()?;
     let mut remarks = Vec::new();
     let (sources, kind) = samples::open_sources(&settings, &model.answering_spec(), &mut remarks)?;
@@ -153,7 +160,7 @@ impl fmt::Display for Report {
             let cut = if found.splits { String::new() } else { format!(", where {} rows are cut", of.cut) };
             writeln!(f, "{side}: made for {} tokens{cut}; serves {}", of.made_for, of.serves)?;
         }
-        writeln!(f, "train from it: --data {}", quoted(&folder.to_string_lossy()))
+        writeln!(f, "train from it: --data {}", shell_word(&folder.to_string_lossy()))
     }
 }
 

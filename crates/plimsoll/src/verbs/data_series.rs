@@ -7,7 +7,7 @@ use plimsoll_machine::Bytes;
 use serde::Serialize;
 
 use crate::job::mixture::JobData;
-use crate::prepare::{SeriesReading, open_series_files};
+use crate::prepare::{SeriesReading, open_series_files, told_unknown};
 use crate::render::{self, Fail, OrFail};
 
 /// Names and features that are told one by one; of more there is a count.
@@ -119,6 +119,9 @@ impl fmt::Display for Report {
         }
         if self.names.len() > TOLD {
             writeln!(f, "  and {} more", self.names.len() - TOLD)?;
+        }
+        if let Some(unknown) = told_unknown(&self.facts) {
+            writeln!(f, "{unknown}")?;
         }
         if let Some(counts) = &self.training_classes {
             writeln!(f, "classes to train on: {counts}")?;

@@ -67,7 +67,7 @@ pub fn evaluate_series(
         loss: loss.mean(),
         bleu: None,
         exact: None,
-        scores: Some(told(scores.score(), facts.classes)),
+        scores: Some(told(scores.into_score(), facts.classes)),
         generated: 0,
         rows: series.samples(part),
         seconds: start.elapsed().as_secs_f64(),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use plimsoll_data::Kind;
 use plimsoll_machine::Bytes;
-use plimsoll_recover::atomic_write;
+use plimsoll_recover::{atomic_write, shell_word};
 use plimsoll_watch::{Event, SaveReason, Summary};
 use serde_json::json;
 
@@ -169,7 +169,7 @@ impl Texts {
 /// `text` as one word of a shell, on one line.
 fn shell_quoted(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    format!("'{}'", line.replace('\'', r"'\''"))
+    shell_word(&line)
 }
 
 #[cfg(test)]

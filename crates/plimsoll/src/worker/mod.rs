@@ -32,6 +32,7 @@ pub use evaluate::{Evaluation, evaluate};
 pub use evaluate_series::{evaluate_series, told_classes};
 pub use model::save_of_checkpoint;
 use run::{Run, Start};
+pub use save::series_of;
 
 /// Runs the worker of a run folder.
 pub fn run(args: &WorkerArgs) -> Result<(), Fail> {

@@ -1,11 +1,13 @@
 //! The model of a run as a folder: what it ends with, or what any of its checkpoints holds.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::Path;
 
+use plimsoll_data::series::{Normalisation, SeriesFacts};
 use plimsoll_model::init::fill_random_part;
 use plimsoll_model::{
-    Existing, ModelError, ModelFolder, TensorSource, WeightFiles, save_adapter, save_model, save_series,
+    Existing, ModelError, ModelFolder, TensorSource, WeightFiles, WriteText, save_adapter, save_model, save_series,
 };
 use plimsoll_plan::choose::{Plan, adapts};
 use plimsoll_plan::dtype::Dtype;
@@ -29,7 +31,7 @@ struct Description<'a> {
     train: &'a TrainSpec,
     dtype: Dtype,
     /// What features are normalised by, of a model of series.
-    normalisation: Option<String>,
+    normalisation: Option<&'a Normalisation>,
 }
 
 impl Description<'_> {
@@ -41,7 +43,12 @@ impl Description<'_> {
                 let base = folder.dir().to_string_lossy();
                 save_adapter(dir, lora, spec, &base, tensors, folder.dir(), existing)
             }
-            (_, ModelSpec::Series(spec)) => save_series(dir, spec, *dtype, tensors, normalisation.as_deref(), existing),
+            (_, ModelSpec::Series(spec)) => {
+                let of = *normalisation;
+                let write = |out: &mut dyn Write| of.map_or(Ok(()), |of| of.write_json(out));
+                let write = of.is_some().then_some(&write as WriteText<'_>);
+                save_series(dir, spec, *dtype, tensors, write, existing)
+            }
             (_, spec) => save_model(dir, folder.config(), spec, *dtype, tensors, folder.dir(), existing),
         }
     }
@@ -77,7 +84,7 @@ pub(super) fn save_final(run: &Run, dir: &Path) -> Result<(), Fail> {
         train: &run.prepared.job.train,
         dtype: written_in(matrices.map(|(index, _)| engine.dtype(index))),
         normalisation: match &run.prepared.data {
-            RunData::Series(windows) => Some(windows.series.normalisation().to_json()),
+            RunData::Series(windows) => Some(windows.series.normalisation()),
             RunData::Texts(_) => None,
         },
     };
@@ -109,11 +116,12 @@ pub fn save_of_checkpoint(run: &Path, which: Which, out: &Path) -> Result<u64, F
         TrainSpec::Lora(_) => Ok(Vec::new()),
         _ => params.values().filter(|param| param.shape.len() > 1).map(stored).collect(),
     };
+    let normalisation = normalisation(run, &settings, &folder, &manifest, &facts)?;
     let description = Description {
         folder: &folder,
         train: &train,
         dtype: written_in(matrices.or_usage()?.into_iter()),
-        normalisation: normalisation(run, &settings, &folder, &manifest, &facts)?,
+        normalisation: normalisation.as_ref(),
     };
     let mut read = |name: &str, first: usize, part: &mut [f32]| match (&files, params.get(name)) {
         _ if trained.contains(name) => trained.fill_part(name, first, part),
@@ -167,21 +175,28 @@ fn best_step(run: &Path, settings: &Settings, last: &Manifest) -> Result<u64, Fa
     })
 }
 
-/// What features are normalised by: as the finished model says it, or the one that it began from, or as the data give it.
+/// What features are normalised by: as the finished model says it, or the one that it began from, with what it was trained on since, or as
+/// the data give it.
 fn normalisation(
     run: &Path,
     settings: &Settings,
     folder: &ModelFolder,
     manifest: &Manifest,
     facts: &Facts,
-) -> Result<Option<String>, Fail> {
+) -> Result<Option<Normalisation>, Fail> {
     let Some(asked) = &settings.series else { return Ok(None) };
     let finished = ModelFolder::open(run.join("model")).ok();
-    let mut kept = finished.iter().chain([folder]).filter_map(|folder| normalisation_of(folder).transpose());
-    if let Some(kept) = kept.next() {
-        return Ok(Some(kept?.to_json()));
+    let finished = finished.as_ref().and_then(|folder| normalisation_of(folder).transpose());
+    if let Some(finished) = finished {
+        return finished.map(Some);
+    }
+    if let Some(mut begun) = normalisation_of(folder)? {
+        if let Some(SeriesFacts { latest, instants, .. }) = facts.series {
+            begun.trained_until(latest, instants);
+        }
+        return Ok(Some(begun));
     }
     let series = open_series_by(settings, &settings.train_data, asked, None)?;
     same_series(manifest.step, facts.series.as_ref(), Some(series.facts()))?;
-    Ok(Some(series.normalisation().to_json()))
+    Ok(Some(series.normalisation().clone()))
 }

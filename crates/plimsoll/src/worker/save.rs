@@ -366,17 +366,24 @@ fn data_facts(data: &RunData) -> (DataFacts, Option<SeriesFacts>) {
     }
 }
 
-/// Series are the same where every number and every window is.
+/// The series that a run is trained on, as its newest checkpoint has them.
+pub fn series_of(run: &Path) -> Option<SeriesFacts> {
+    let found = checkpoint::list(&run.join("checkpoints")).ok()?;
+    let newest = found.iter().rev().find(|found| found.state == checkpoint::State::Complete)?;
+    Facts::of(&checkpoint::Manifest::read(&newest.path).ok()?).ok()?.series
+}
+
+/// Series are the same where every number, every window and what they are normalised by is.
 pub(super) fn same_series(step: u64, then: Option<&SeriesFacts>, now: Option<&SeriesFacts>) -> Result<(), Fail> {
-    let marks = |facts: &SeriesFacts| (facts.digest, facts.training_samples, facts.cut);
+    let marks = |facts: &SeriesFacts| (facts.digest, facts.normalised, facts.training_samples, facts.cut);
     if then.map(marks) == now.map(marks) {
         return Ok(());
     }
     let told = |facts: Option<&SeriesFacts>| match facts {
         None => "texts".to_string(),
-        Some(SeriesFacts { rows, series, training_samples, digest, .. }) => {
-            format!("{rows} rows of {series} series, {training_samples} windows, digest {digest:016x}")
-        }
+        Some(SeriesFacts { rows, series, training_samples, digest, normalised, .. }) => format!(
+            "{rows} rows of {series} series, {training_samples} windows, digest {digest:016x}, normalised by {normalised:016x}"
+        ),
     };
     let fact =
         format!("the training data is not what it was at step {step}: expected {}, found {}", told(then), told(now));

@@ -1,10 +1,11 @@
 //! What a run over series comes to: it learns, its evaluations are what `eval` says, and its model can be trained on.
 
 use plimsoll_watch::{EvalScores, Event};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support_run::series::{PINS, SERIES, SeriesJob, V1, market, write_csv, write_parquet};
-use crate::support_run::trainer::records;
+use crate::support_run::trainer::{Trainer, records};
 use crate::support_run::{Result, Workshop};
 
 const COURSE: &str = "effective_batch = 24\nepochs = 6\neval_every = 20\nsave_every = 20\nclip_norm = 1.0\n\
@@ -84,6 +85,43 @@ fn a_run_learns_and_eval_says_of_its_model_what_its_last_evaluation_said_to_the_
     }
     let fitted = workshop.json("run/model/normalisation.json");
     assert_eq!(fitted, inspected["normalisation"]);
+}
+
+#[test]
+fn series_that_are_normalised_by_themselves_are_judged_and_trained_on_as_they_were() {
+    let workshop = workshop();
+    workshop.edit_job("validation = {", "normalise = \"series\"\nvalidation = {");
+    // Series that differ in nothing but their unit are the same to the model.
+    let mut rows = market(1);
+    rows.iter_mut().filter(|row| row.symbol == "s1").for_each(|row| row.close *= 1e4);
+    write_csv(&workshop.path("market.csv"), &rows, |_| false);
+    let whole = workshop.trained("run", &[]);
+    let fitted = workshop.json("run/model/normalisation.json");
+    let names: Vec<&str> =
+        fitted["series"].as_array().unwrap().iter().map(|own| own["name"].as_str().unwrap()).collect();
+    assert_eq!((fitted["over"].as_str(), &names[..]), (Some("series"), &["s0", "s1", "s2"][..]));
+    let again = workshop.plimsoll(&["eval", "run", "--json"]);
+    let summary = workshop.json("run/summary.json");
+    let at_end = summary["evals"].as_array().unwrap().last().unwrap();
+    assert_eq!(said(&again.must(0, &[]).json()), said(at_end));
+
+    let mut trainer = Trainer::train(&workshop, "stopped");
+    trainer.wait_for_step(7).signal(Signal::INT);
+    trainer.end().must(4, &["go on: plimsoll resume stopped"]);
+    workshop.plimsoll(&["resume", "stopped"]).must(0, &["done: "]);
+    Result::of(&workshop.path("stopped")).must_equal(&whole, "stopped and resumed");
+    assert_eq!(workshop.json("stopped/model/normalisation.json"), fitted);
+
+    // Another series is none that the model knows, and it is said.
+    rows.iter_mut().filter(|row| row.symbol == "s2").for_each(|row| row.symbol = "new".into());
+    rows.iter_mut().for_each(|row| row.time += 1000);
+    write_csv(&workshop.path("market.csv"), &rows, |_| false);
+    let unknown = "1 of 3 series are normalised as all together";
+    let other = workshop.plimsoll(&["eval", "run", "--data", "market.csv", "--json"]);
+    other.must(0, &[unknown]);
+    assert!(other.json()["remarks"][0].as_str().unwrap().starts_with(unknown), "{}", other.stdout);
+    workshop.edit_job("path = \"model.toml\"\ninit = \"random\"", "path = \"run/model\"");
+    workshop.plimsoll(&["plan", "job.toml"]).must(0, &[unknown]);
 }
 
 #[test]
@@ -175,6 +213,55 @@ fn a_model_that_is_trained_on_begins_with_its_loss_and_keeps_its_normalisation()
     let again = workshop.plimsoll(&["eval", "second", "--json"]);
     let summary = workshop.json("second/summary.json");
     assert_eq!(said(&again.must(0, &[]).json()), said(summary["evals"].as_array().unwrap().last().unwrap()));
+}
+
+#[test]
+fn eval_says_where_a_model_may_have_seen_what_it_is_judged_by() {
+    let workshop = workshop();
+    workshop.trained("run", &[]);
+    let remarks = |args: &[&str]| -> Vec<String> {
+        let said = workshop.plimsoll(&[&["eval", "run", "--json"], args].concat());
+        let list: Vec<String> = serde_json::from_value(said.must(0, &[]).json()["remarks"].clone()).unwrap();
+        for remark in list.iter().map(String::as_str) {
+            said.must(0, &[remark]);
+        }
+        list
+    };
+    assert_eq!(remarks(&[]), [""; 0]);
+    // The file that it was trained on, and one that is later than all of that.
+    let seen = remarks(&["--data", "market.csv"]);
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    let words = "these data begin at 0, and the model was trained until 191: what it is judged by it may have seen";
+    assert_eq!(seen[0], words);
+    let mut later = market(1);
+    later.iter_mut().for_each(|row| row.time += 192);
+    write_csv(&workshop.path("later.csv"), &later, |_| false);
+    assert_eq!(remarks(&["--data", "later.csv"]), [""; 0]);
+    // Times that are instants say nothing of times that are numbers.
+    let dated = fs_err::read_to_string(workshop.path("later.csv")).unwrap();
+    let dated: String = dated
+        .lines()
+        .map(|line| match line.split_once(',') {
+            Some((time, rest)) if time != "time" => {
+                let (days, hours) = (time.parse::<u32>().unwrap() / 24, time.parse::<u32>().unwrap() % 24);
+                format!("2026-01-{:02} {hours:02}:00,{rest}\n", 1 + days)
+            }
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    fs_err::write(workshop.path("dated.csv"), dated).unwrap();
+    let told = remarks(&["--data", "dated.csv"]);
+    assert!(
+        told.len() == 1 && told[0].contains("times are instants") && told[0].contains("cannot be said"),
+        "{told:?}"
+    );
+    // Without its last rows the same part of the data begins earlier, in what was trained on.
+    write_csv(&workshop.path("market.csv"), &market(1)[..600], |_| false);
+    let moved = remarks(&[]);
+    assert_eq!(moved.len(), 2, "{moved:?}");
+    assert!(moved[0].starts_with("validation begins at 160, and the model was trained until 191"), "{moved:?}");
+    let words = "the data are not those that the run was trained on: it had 720 rows of 3 series (digest ";
+    assert!(moved[1].starts_with(words) && moved[1].contains("these are 600 rows of 3 series"), "{moved:?}");
 }
 
 #[test]

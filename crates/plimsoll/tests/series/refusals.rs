@@ -74,12 +74,20 @@ fn what_a_model_reads_and_answers_must_be_what_the_data_have() {
     workshop.refused(&[], 2, &["the model has 4 classes, and the data (`data.series.class`) have 3"]);
     model("", "values = { ", "values = { outputs = 2, ");
     workshop.refused(&[], 2, &["the model has 2 values, and the data (`data.series.values`) have 1"]);
+    // A norm over one value has no spread.
+    model("pool = 1\n", "preset", "preset");
+    let before = fs_err::read(workshop.path("job.toml")).unwrap();
+    workshop.edit_job("window = 12", "window = 1");
+    workshop.refused(&["--effective-batch", "1"], 2, &["batch norms would be over one value: a sample of one step"]);
+    workshop.plimsoll(&["plan", "job.toml", "--effective-batch", "2"]).must(0, &[]);
+    fs_err::write(workshop.path("job.toml"), before).unwrap();
     // A folder is held to it, too.
     fs_err::write(workshop.path("model.toml"), V1).unwrap();
     workshop.plimsoll(&["train", "job.toml", "--out", "run"]).must(0, &["done: 3 steps"]);
     let folder = ["path = \"model.toml\"\ninit = \"random\"\n", "path = \"run/model\"\n"];
     workshop.edit_job(folder[0], folder[1]);
     refused(&workshop, "window = 12", "window = 13", &["run/model", "window = 12, the data have 13"]);
+    workshop.refused(&["--train", "lora"], 2, &["`--train` = `lora` is for models of texts, and the data are series"]);
     refused(&workshop, "[\"close\", ", "[", &["run/model", "features = 3, the data have 2"]);
     let order = "[\"close\", \"signal\", \"noise\"]";
     refused(&workshop, order, "[\"signal\", \"noise\", \"close\"]", &["the normalisation was fitted on features"]);
@@ -103,11 +111,31 @@ fn keys_of_texts_and_keys_that_no_series_have_are_refused_at_their_place() {
         ("packed = true", "data.packed"),
         ("window = 4", "data.window"),
         ("long = \"cut\"", "data.long"),
+        ("unpack = false", "data.unpack"),
     ];
     for (line, key) in texts {
         let words = ["error: job.toml:6:", &format!("`{key}` is for texts, and the data are series")];
+        let before = fs_err::read(workshop.path("job.toml")).unwrap();
         refused(&workshop, kind, &format!("{kind}{line}\n"), &words);
+        workshop.edit_job(kind, &format!("{kind}{line}\n"));
+        workshop.plimsoll(&["data", "inspect", "--job", "job.toml"]).must(2, &words);
+        fs_err::write(workshop.path("job.toml"), before).unwrap();
     }
+    let choices = [
+        ("[allow]\nprecision = [\"bf16\"]", "`allow.precision` is"),
+        ("[allow]\nlength = 8", "`allow.length` is"),
+        ("[allow]\nlora = true", "`allow.lora` is"),
+        ("[allow]\nbase = \"int8\"", "`allow.base` is"),
+        ("[pin]\nloss_chunk = 64", "`pin.loss_chunk` is"),
+        ("[pin]\noptimizer_in_backward = true", "`pin.optimizer_in_backward` = `true` is"),
+    ];
+    for (lines, what) in choices {
+        let words = ["error: job.toml:", &format!("{what} for models of texts, and the data are series")];
+        refused(&workshop, "[budget]\n", &format!("{lines}\n[budget]\n"), &words);
+    }
+    let words = ["error: job.toml:", "`train.precision` = `bf16` is for models of texts, and the data are series"];
+    refused(&workshop, "threads = 2\n", "threads = 2\nprecision = \"bf16\"\n", &words);
+    workshop.refused(&["--loss-chunk", "5"], 2, &["`--loss-chunk` is for models of texts, and the data are series"]);
     refused(&workshop, kind, "kind = \"chat\"\n", &["`data.series` is for `data.kind` = `series`", "`chat`"]);
     let table = format!("[data.series]\n{SERIES}");
     refused(&workshop, &table, "", &["`data.kind` = `series` needs to know columns and window"]);
@@ -146,6 +174,48 @@ fn keys_of_texts_and_keys_that_no_series_have_are_refused_at_their_place() {
 }
 
 #[test]
+fn what_looks_at_the_data_of_a_job_takes_it_as_a_run_does_or_says_that_it_is_for_texts() {
+    let workshop = workshop();
+    let inspect = ["data", "inspect", "--job", "job.toml"];
+    let flags = [
+        ["--kind", "text"],
+        ["--source", "close"],
+        ["--target", "close"],
+        ["--window", "4"],
+        ["--max-len", "9"],
+        ["--model", "model.toml"],
+    ];
+    for flag in flags {
+        let words = format!("`{}` is for texts, and the data of the job are series", flag[0]);
+        workshop.plimsoll(&[&inspect[..], &flag[..]].concat()).must(2, &[&words]);
+    }
+    let words = ["`plimsoll data prepare` makes tokens of texts, and the data of this job are series"];
+    workshop.plimsoll(&["data", "prepare", "job.toml", "--out", "prepared"]).must(2, &words);
+    assert!(!workshop.path("prepared").exists());
+    let kind = "kind = \"series\"\n";
+    let words = ["`data.memory` is 8.0 MiB, expected at least 16.0 MiB"];
+    refused(&workshop, kind, &format!("{kind}memory = \"8MiB\"\n"), &words);
+    workshop.edit_job(kind, &format!("{kind}memory = \"8MiB\"\n"));
+    workshop.plimsoll(&inspect).must(2, &words);
+}
+
+#[test]
+fn windows_that_take_more_than_the_data_may_are_refused_with_what_is_needed() {
+    let workshop = workshop();
+    let kind = "kind = \"series\"\n";
+    workshop.edit_job(kind, &format!("{kind}memory = \"16MiB\"\n"));
+    // Two batches of 40000 windows of 12 steps and 3 features are 12 MB; the validation has two of its own.
+    workshop.edit_job("effective_batch = 8", "effective_batch = 40000");
+    let refused =
+        workshop.refused(&[], 2, &["`data.memory` is 16.0 MiB, but the loader takes ", " for windows that are ready"]);
+    let enough = refused.stderr.split("hint: `data.memory = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let enough = enough.expect("a hint");
+    workshop.edit_job("16MiB", enough);
+    let planned = workshop.plimsoll(&["plan", "job.toml"]);
+    assert!([Some(0), Some(3)].contains(&planned.code), "{}", planned.stderr);
+}
+
+#[test]
 fn a_description_with_a_wrong_key_is_refused_with_file_line_and_column() {
     let workshop = workshop();
     let cases = [
@@ -153,7 +223,11 @@ fn a_description_with_a_wrong_key_is_refused_with_file_line_and_column() {
         ("lstm = { hidden = 13 }", "lstm = { hidden = 0 }", "model.toml:6:19`: key `lstm.hidden` must be"),
         ("units = 7", "units = \"7\"", "model.toml:5:13` is not valid: invalid type: string \"7\""),
         ("\"hybrid-v1\"", "\"hybrid-v9\"", "model.toml:2:10`: key `preset` must be `hybrid-v1` or `hybrid-v2`"),
-        ("kernel = 5", "kernel = 4", "model.toml:4:"),
+        (
+            "kernel = 5",
+            "kernel = 4",
+            "model.toml:4:65`: key `conv.1.kernel` must be an odd number from 1 to 4095, found `4`",
+        ),
         ("family = \"cnn-lstm\"", "family = \"lstm\"", "model.toml:1:10`: key `family` must be `cnn-lstm`"),
     ];
     for (from, to, words) in cases {
