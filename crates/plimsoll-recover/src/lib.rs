@@ -20,6 +20,7 @@ mod room;
 mod run_lock;
 pub mod sampler;
 mod shed;
+mod shell_word;
 mod stop_flag;
 pub mod supervise;
 pub mod witness;
@@ -31,6 +32,7 @@ pub use fault::{FAULT_AROUND, mapped_by_a_fault};
 pub use room::room_for;
 pub use run_lock::RunLock;
 pub use shed::{cache_code, shed};
+pub use shell_word::shell_word;
 pub use stop_flag::StopFlag;
 pub use supervise::{
     Beat, Events, Exit, Keeper, Kin, News, NewsWriter, Outcome, StopSignal, Terms, TreeOutcome, TreeWish, Wish,

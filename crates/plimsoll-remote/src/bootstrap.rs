@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use plimsoll_machine::Bytes;
 
-use crate::pulse::{Pulse, Watchdog};
+use crate::pulse::Pulse;
 use crate::ssh::{failure, last_lines};
+use crate::ssh_process::SshProcess;
 use crate::{Address, Digest, RemoteError, Ssh};
 
 /// Exit status of a script whose copy is damaged, and of one whose copy does not start.
@@ -41,7 +42,7 @@ pub fn opening(address: &Address, digest: &Digest) -> String {
     // printf of a plain sh knows octal only.
     format!(
         "d={dir}; b=$d/bin/plimsoll-{digest}; if [ -x \"$b\" ]; then exec \"$b\" remote-agent serve \"$d\" \"$b\"; fi; \
-         mkdir -p \"$d/bin\" || exit 71; printf '\\n\\002plimsoll-absent\\n'; uname -sm; \
+         [ -d \"$d\" ] || (umask 077; mkdir -p \"$d\"); mkdir -p \"$d/bin\" || exit 71; printf '\\n\\002plimsoll-absent\\n'; uname -sm; \
          if [ -f \"$b.part\" ]; then wc -c < \"$b.part\"; else echo 0; fi; df -Pk \"$d\" | tail -n 1"
     )
 }
@@ -128,18 +129,15 @@ fn shell(
     feed: impl FnOnce(&mut dyn Write, &Pulse) -> std::io::Result<()>,
 ) -> Result<(), RemoteError> {
     let host = ssh.address().host();
-    let mut command = ssh.command(options, Some(script));
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child =
-        command.spawn().map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
     let pulse = Pulse::heard(PATIENCE);
-    let watchdog = Watchdog::over(&child, pulse.clone());
+    let mut command = ssh.command(options, Some(script));
+    command.stdout(Stdio::null());
+    let mut process = SshProcess::start(ssh, command, pulse.clone())?;
     // A pipe that breaks is explained by what ssh says of it.
-    let fed = child.stdin.take().map_or(Ok(()), |mut stdin| feed(&mut stdin, &pulse));
-    let ended = child.wait_with_output()?;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    match ended.status.code() {
-        None if watchdog.has_bitten() => {
+    let fed = process.input().map_or(Ok(()), |mut input| feed(&mut input, &pulse));
+    let (status, said) = process.wait()?;
+    match status {
+        None if process.was_silent() => {
             let (seconds, said) = (PATIENCE.as_secs(), last_lines(&said));
             Err(RemoteError::Silent { host: host.to_string(), seconds, said })
         }

@@ -8,6 +8,8 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::harmless::harmless_line;
+
 /// Settings by their key, such as `train.seed`.
 pub type Flat = BTreeMap<String, Value>;
 
@@ -25,7 +27,8 @@ pub struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let told = |value: &Option<Value>| value.as_ref().map_or("nothing".to_string(), |value| format!("`{value}`"));
-        write!(f, "`{}`: asked {}, arrived {}", self.key, told(&self.asked), told(&self.arrived))
+        let (key, asked, arrived) = (&self.key, told(&self.asked), told(&self.arrived));
+        f.write_str(&harmless_line(&format!("`{key}`: asked {asked}, arrived {arrived}")))
     }
 }
 
@@ -87,6 +90,13 @@ mod tests {
             "`train.steps`: asked nothing, arrived `9`",
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_key_from_afar_moves_no_cursor() {
+        let arrived = flat(&json!({ "a\u{1b}[2J": "\u{9b}1m" }), &[]);
+        let told = differences(&Flat::new(), &arrived, &[])[0].to_string();
+        assert_eq!(told, "`a\u{fffd}[2J`: asked nothing, arrived `\"\u{fffd}1m\"`");
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! What goes wrong between two machines, as facts.
+//! What goes wrong between two machines, as facts. Whatever of them the far side said moves no terminal's cursor.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use plimsoll_machine::Bytes;
 
+use crate::harmless::{harmless, harmless_line};
 use crate::wire::WireError;
 
 /// Why something on another machine was not done.
@@ -135,7 +136,7 @@ pub enum RemoteError {
         found: String,
     },
     /// The far machine cannot run this program.
-    #[error("`{host}` is {found}, and this plimsoll is built for {wanted}")]
+    #[error("`{host}` is {}, and this plimsoll is built for {wanted}", harmless_line(found))]
     WrongMachine {
         /// The host.
         host: String,
@@ -161,7 +162,7 @@ pub enum RemoteError {
         said: String,
     },
     /// A script of ours failed there.
-    #[error("`{host}`: {said}")]
+    #[error("`{host}`: {}", harmless_line(said))]
     Shell {
         /// The host.
         host: String,
@@ -169,7 +170,7 @@ pub enum RemoteError {
         said: String,
     },
     /// It will not fit there.
-    #[error("the disk of `{place}` has {free} free, and {needed} are to be sent")]
+    #[error("the disk of `{}` has {free} free, and {needed} are to be sent", harmless_line(place))]
     NoRoom {
         /// Where.
         place: String,
@@ -187,8 +188,16 @@ pub enum RemoteError {
         path: String,
     },
     /// The far side could not do it.
-    #[error("on `{host}`: {fact}")]
+    #[error("on `{host}`: {}", harmless(fact))]
     Far {
+        /// The host.
+        host: String,
+        /// What it said.
+        fact: String,
+    },
+    /// The far side cannot be asked for that.
+    #[error("on `{host}`: {}", harmless(fact))]
+    Refused {
         /// The host.
         host: String,
         /// What it said.
@@ -219,7 +228,7 @@ pub enum RemoteError {
         path: String,
     },
     /// What was asked for is not what arrived.
-    #[error("the settings on `{host}` are not those that were asked for: {differences}")]
+    #[error("the settings on `{host}` are not those that were asked for: {}", harmless_line(differences))]
     NotAsAsked {
         /// The host.
         host: String,
@@ -285,5 +294,35 @@ impl RemoteError {
             }
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Answer, read_message};
+
+    #[test]
+    fn what_the_far_side_says_of_itself_moves_no_cursor() {
+        let (host, sly) = ("box".to_string(), "a\u{1b}[2J\u{9b}1m\nb".to_string());
+        let head = serde_json::json!({ "answer": "done", &sly: 1 }).to_string();
+        let length = [head.len() as u32, 0].map(u32::to_le_bytes).concat();
+        let wire = [&length[..], head.as_bytes()].concat();
+        let of_wire: RemoteError = read_message::<Answer>(&mut wire.as_slice()).unwrap_err().into();
+        let found = "x\u{9b}".to_string();
+        let place = format!("{host}:{sly}");
+        for error in [
+            of_wire,
+            WireError::Unexpected { expected: "`done`", found }.into(),
+            RemoteError::NoRoom { place, needed: Bytes(2), free: Bytes(1) },
+            RemoteError::WrongMachine { host: host.clone(), found: sly.clone(), wanted: "Linux".to_string() },
+            RemoteError::NotAsAsked { host: host.clone(), differences: sly.clone() },
+            RemoteError::Shell { host: host.clone(), said: sly.clone() },
+            RemoteError::Far { host: host.clone(), fact: sly.clone() },
+            RemoteError::Refused { host, fact: sly },
+        ] {
+            let told = error.to_string();
+            assert!(told.chars().all(|c| c == '\n' || !c.is_control()) && told.contains('\u{fffd}'), "{told:?}");
+        }
     }
 }

@@ -11,11 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fs_err::File;
+use fs_err::os::unix::fs::OpenOptionsExt;
 
 use crate::digest::DIGEST_BYTES;
 use crate::wire::{BLOCK, MOST_DIGESTS, Stamp, There};
 use crate::{FarPath, digest_of};
 
+/// What of a file's mode is for others than its owner.
+const OTHERS: u32 = 0o077;
 /// Behind the name of a file that is not whole yet.
 const UNFINISHED: &str = ".plimsoll~";
 
@@ -35,6 +38,7 @@ pub fn stamp_of(path: &Path) -> std::io::Result<Stamp> {
         seconds: found.mtime(),
         nanos: found.mtime_nsec().clamp(0, 999_999_999) as u32,
         executable: found.mode() & 0o100 != 0,
+        private: found.mode() & OTHERS == 0,
     })
 }
 
@@ -100,14 +104,15 @@ impl Receiver {
         whole.with_file_name(format!(".{name}{UNFINISHED}"))
     }
 
-    /// A file will come in blocks: how many bytes are there to compare with, of it or of the version before it.
-    pub fn begin(&mut self, path: &FarPath) -> std::io::Result<u64> {
+    /// A file will come in blocks: how many bytes are there to compare with, of it or of the version before it. One that is
+    /// `private` is its owner's alone from here on.
+    pub fn begin(&mut self, path: &FarPath, private: bool) -> std::io::Result<u64> {
         let (whole, part) = (path.in_folder(&self.folder), self.part(path));
         make_folder_of(&whole)?;
         if part.symlink_metadata().is_err() && whole.is_file() {
             fs_err::copy(&whole, &part)?;
         }
-        let file = fs_err::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&part)?;
+        let file = open_part(&part, private)?;
         let length = file.metadata()?.len();
         self.open = Some((path.clone(), file));
         Ok(length)
@@ -126,6 +131,8 @@ impl Receiver {
         let whole = path.in_folder(&self.folder);
         let mode = file.metadata()?.permissions().mode() & 0o777;
         let mode = if stamp.executable { mode | 0o111 } else { mode & !0o111 };
+        // Whoever may not read it may not run it either.
+        let mode = if stamp.private || mode & (OTHERS & !0o111) == 0 { mode & !OTHERS } else { mode };
         file.set_permissions(Permissions::from_mode(mode))?;
         if let Some(modified) = time_of(stamp) {
             file.file().set_times(FileTimes::new().set_modified(modified))?;
@@ -139,7 +146,8 @@ impl Receiver {
     pub fn write(&mut self, path: &FarPath, stamp: &Stamp, bytes: &[u8]) -> std::io::Result<()> {
         let part = self.part(path);
         make_folder_of(&part)?;
-        let file = fs_err::OpenOptions::new().write(true).create(true).truncate(true).open(&part)?;
+        let file = open_part(&part, stamp.private)?;
+        file.set_len(0)?;
         file.file().write_all_at(bytes, 0)?;
         self.open = Some((path.clone(), file));
         self.finish(path, &Stamp { length: bytes.len() as u64, ..*stamp })
@@ -151,6 +159,17 @@ impl Receiver {
             _ => Err(std::io::Error::other(format!("`{path}` was not begun"))),
         }
     }
+}
+
+/// What has come so far of a file, which may be nothing yet.
+fn open_part(part: &Path, private: bool) -> std::io::Result<File> {
+    let mut options = fs_err::OpenOptions::new();
+    let mode = if private { 0o666 & !OTHERS } else { 0o666 };
+    let file = options.read(true).write(true).create(true).truncate(false).mode(mode).open(part)?;
+    if private {
+        file.set_permissions(Permissions::from_mode(file.metadata()?.permissions().mode() & 0o777 & !OTHERS))?;
+    }
+    Ok(file)
 }
 
 fn time_of(stamp: &Stamp) -> Option<SystemTime> {
@@ -177,14 +196,42 @@ mod tests {
         let path = FarPath::new("deep/er/run.sh").unwrap();
         let whole = path.in_folder(folder.path());
         let mut receiver = Receiver::into_folder(folder.path());
-        assert_eq!(receiver.begin(&path).unwrap(), 0);
+        assert_eq!(receiver.begin(&path, false).unwrap(), 0);
         receiver.put(&path, 1, b"end").unwrap();
         assert!(!whole.exists());
         receiver.put(&path, 0, &vec![7; BLOCK]).unwrap();
-        let stamp = Stamp { length: BLOCK as u64 + 3, seconds: 1_000_000_000, nanos: 5, executable: true };
+        let stamp =
+            Stamp { length: BLOCK as u64 + 3, seconds: 1_000_000_000, nanos: 5, executable: true, private: false };
         receiver.finish(&path, &stamp).unwrap();
         assert_eq!(stamp_of(&whole).unwrap(), stamp);
         assert_eq!(fs_err::read_dir(whole.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_its_owners_alone_is_so_from_its_first_byte_on_and_stays_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut receiver = Receiver::into_folder(folder.path());
+        let mode = |path: &Path| fs_err::metadata(path).unwrap().permissions().mode() & 0o777;
+        let stamp = |private, executable| Stamp { length: 2, seconds: 1, nanos: 0, executable, private };
+        let (path, other) = (FarPath::new(".env").unwrap(), FarPath::new("open").unwrap());
+        let whole = path.in_folder(folder.path());
+        receiver.begin(&path, true).unwrap();
+        assert_eq!(mode(&receiver.part(&path)), 0o600);
+        receiver.put(&path, 0, b"ab").unwrap();
+        receiver.finish(&path, &stamp(true, true)).unwrap();
+        assert_eq!((mode(&whole), stamp_of(&whole).unwrap()), (0o700, stamp(true, true)));
+        // Written by somebody who minds nothing, and sent again as what others may read: it becomes no wider.
+        receiver.write(&path, &stamp(false, true), b"ab").unwrap();
+        assert!(stamp(false, true).is_met_by(&stamp_of(&whole).unwrap()));
+        receiver.write(&other, &stamp(false, false), b"ab").unwrap();
+        let usual = mode(&other.in_folder(folder.path()));
+        receiver.write(&path, &stamp(true, false), b"ab").unwrap();
+        assert_eq!(mode(&whole), 0o600);
+        // What others could read before, they cannot any more when its first new block comes.
+        receiver.begin(&other, true).unwrap();
+        assert_eq!(mode(&receiver.part(&other)), 0o600);
+        receiver.finish(&other, &stamp(true, false)).unwrap();
+        assert_eq!(mode(&other.in_folder(folder.path())), usual & 0o700);
     }
 
     #[test]
@@ -193,16 +240,18 @@ mod tests {
         let path = FarPath::new("a").unwrap();
         fs_err::write(path.in_folder(folder.path()), vec![1; 2 * BLOCK + 9]).unwrap();
         let mut receiver = Receiver::into_folder(folder.path());
-        assert_eq!(receiver.begin(&path).unwrap(), 2 * BLOCK as u64 + 9);
+        assert_eq!(receiver.begin(&path, false).unwrap(), 2 * BLOCK as u64 + 9);
         receiver.put(&path, 0, &vec![2; BLOCK]).unwrap();
         // Another one, after the first was killed.
         let mut receiver = Receiver::into_folder(folder.path());
         assert_eq!(receiver.there(&path).part, 2 * BLOCK as u64 + 9);
-        receiver.begin(&path).unwrap();
+        receiver.begin(&path, false).unwrap();
         let there = digests(&receiver.part(&path), 0, 9).unwrap();
         assert_eq!(there[..DIGEST_BYTES], digest_of(&vec![2; BLOCK]).0);
         assert_eq!(there.len(), 3 * DIGEST_BYTES);
-        receiver.finish(&path, &Stamp { length: BLOCK as u64, seconds: 1, nanos: 0, executable: false }).unwrap();
+        receiver
+            .finish(&path, &Stamp { length: BLOCK as u64, seconds: 1, nanos: 0, executable: false, private: false })
+            .unwrap();
         assert_eq!(fs_err::read(path.in_folder(folder.path())).unwrap(), vec![2; BLOCK]);
     }
 
@@ -212,7 +261,7 @@ mod tests {
         let mut receiver = Receiver::into_folder(folder.path());
         let path = FarPath::new("a").unwrap();
         assert!(receiver.put(&path, 0, b"x").is_err());
-        receiver.begin(&path).unwrap();
+        receiver.begin(&path, false).unwrap();
         assert!(receiver.put(&path, u64::MAX, b"x").is_err());
         assert!(receiver.put(&FarPath::new("b").unwrap(), 0, b"x").is_err());
     }

@@ -2,17 +2,21 @@
 //!
 //! A run is started by a *keeper*: this program again, in a session of its own, with the log as its output. It starts the
 //! verb, writes down which process that is, waits for it and writes down how it ended. Invariant: what is on the disk says
-//! who was started and what was asked for; whom it does not name, nobody can stop, so nobody runs on who is not named.
+//! who was started and what was asked for; whom it does not name, nobody can stop, so nothing begins before it is named. The
+//! keeper has the run from before it is started until its ending is written, so that no two write down what becomes of it.
 
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::record::{Process, Record, host};
+use crate::keeping::Keeping;
+use crate::record::{Process, Record, Standing, host};
 use crate::wire::{Echo, Ending, MOST_TEXT, Word};
-use crate::{Digest, FarPath};
+use crate::{Digest, FarPath, own_folder};
 
 /// Where runs are.
 pub const RUNS: &str = "runs";
@@ -20,7 +24,7 @@ pub const RUNS: &str = "runs";
 pub const LOGS: &str = "logs";
 /// Files by which a run says what it understood.
 const ECHOES: [&str; 2] = ["launch.json", "job.toml"];
-/// How long a keeper may take to start what it keeps.
+/// How long a keeper may take to start what it keeps, and to write down how it ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -99,13 +103,17 @@ pub fn start(dir: &Path, program: &Path, order: &Order) -> Result<Started, Strin
             true => !order.beside && record.asked == order.asked,
             false => *run == order.name,
         };
-        wanted && record.alive(dir, run)
+        wanted && settled(dir, run).is_some_and(|standing| standing.alive)
     };
     // By somebody who does not know: one is enough.
     if let Some((run, _)) = all.iter().find(same) {
         return Ok(Started { run: run.clone(), log_from: 0, already: true });
     }
+    for folder in [LOGS, RUNS] {
+        own_folder::make(dir, folder).map_err(told)?;
+    }
     let run = if order.fresh { claim(dir, &order.name)? } else { again(dir, &order.name)? };
+    let keeping = Keeping::take(dir, &run, PATIENCE)?;
     // A run that goes on is still the one that was asked for.
     let before = all.iter().find(|(name, _)| *name == run);
     let asked = before.map_or(order.asked, |(_, before)| before.asked);
@@ -131,10 +139,25 @@ pub fn start(dir: &Path, program: &Path, order: &Order) -> Result<Started, Strin
     record.write(dir, &run)?;
     let mut keeper = Command::new(program);
     keeper.arg("remote-agent").arg("keep").arg(dir).arg(&run).arg(program);
-    keeper.stdin(Stdio::null()).stdout(log.file().try_clone().map_err(told)?).stderr(log.into_file());
+    keeper
+        .stdin(keeping.handed_down().map_err(told)?)
+        .stdout(log.file().try_clone().map_err(told)?)
+        .stderr(log.into_file());
     let keeper = keeper.spawn().map_err(|error| format!("cannot start `{}`: {error}", program.display()))?;
     wait(dir, &run, keeper)?;
     Ok(Started { run, log_from, already: false })
+}
+
+/// How a run stands once it does not just end.
+fn settled(dir: &Path, run: &str) -> Option<Standing> {
+    let by = Instant::now() + PATIENCE;
+    loop {
+        let standing = Standing::of(dir, run)?;
+        if !standing.is_ending() || Instant::now() > by {
+            return Some(standing);
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Until it is written down whom the keeper has started, or how that ended.
@@ -169,7 +192,6 @@ pub fn echo(dir: &Path, run: &str) -> Option<Echo> {
 
 /// A number that is nobody else's: whoever makes the log has it.
 fn claim(dir: &Path, name: &str) -> Result<String, String> {
-    fs_err::create_dir_all(dir.join(LOGS)).map_err(told)?;
     for number in 1..=u32::MAX {
         let run = format!("{name}-{number}");
         let log = dir.join(LOGS).join(format!("{run}.log"));
@@ -190,7 +212,6 @@ fn again(dir: &Path, run: &str) -> Result<String, String> {
     if !dir.join(RUNS).join(run).is_dir() {
         return Err(format!("there is no run `{run}`"));
     }
-    fs_err::create_dir_all(dir.join(LOGS)).map_err(told)?;
     Ok(run.to_string())
 }
 
@@ -200,23 +221,26 @@ pub fn keep(dir: &Path, run: &str, program: &Path) -> Result<(), String> {
     rustix::process::setsid().map_err(|error| format!("cannot leave the session: {error}"))?;
     let mut record = Record::read(dir, run).ok_or_else(|| format!("nothing is written down of `{run}`"))?;
     let mut command = Command::new(program);
-    command.args(&record.words).current_dir(&record.folder).stdin(Stdio::null());
-    let started = command.spawn().map_err(|error| format!("cannot start `{}`: {error}", program.display()));
-    let mut child = match started {
+    command.args(["remote-agent", "begin"]).arg(program).arg("--").args(&record.words);
+    let started = command.current_dir(&record.folder).stdin(Stdio::piped()).spawn();
+    let mut child = match started.map_err(|error| format!("cannot start `{}`: {error}", program.display())) {
         Ok(child) => child,
         Err(fact) => {
             record.ending = Some(Ending::Code(127));
-            record.write(dir, run)?;
+            write_down(dir, run, &record)?;
             return Err(fact);
         }
     };
     record.process = Some(Process::of(child.id() as i32));
-    if let Err(fact) = record.write(dir, run) {
+    let go = child.stdin.take();
+    if let Err(fact) = write_down(dir, run, &record) {
         // Nobody would know whom to stop.
         let _ = child.kill();
         let _ = child.wait();
         return Err(fact);
     }
+    // One that was stopped already does not hear it, and that is how it ended.
+    let _ = go.map(|mut go| go.write_all(b"\n"));
     let status = child.wait().map_err(told)?;
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     record.ending = Some(match (status.code(), signal) {
@@ -224,13 +248,40 @@ pub fn keep(dir: &Path, run: &str, program: &Path) -> Result<(), String> {
         (None, Some(signal)) => Ending::Signal(signal),
         (None, None) => Ending::Unseen,
     });
-    record.write(dir, run)
+    write_down(dir, run, &record)
+}
+
+/// Becomes `program` with `words`, once it is said on stdin that it is written down who does so. Where nobody says it, the
+/// keeper is gone, and nothing begins.
+pub fn begin(program: &Path, words: &[String]) -> Result<(), String> {
+    match std::io::stdin().read(&mut [0]) {
+        Ok(1) => {}
+        _ => return Err("whoever was to keep it is gone, so it does not begin".to_string()),
+    }
+    let error = Command::new(program).args(words).stdin(Stdio::null()).exec();
+    Err(format!("cannot start `{}`: {error}", program.display()))
+}
+
+/// What becomes of the start that `record` is of; of one that came after it that says nothing.
+fn write_down(dir: &Path, run: &str, record: &Record) -> Result<(), String> {
+    match Record::read(dir, run) {
+        Some(now) if now.token != record.token => Ok(()),
+        _ => record.write(dir, run),
+    }
 }
 
 /// Asks a run to stop.
 pub fn stop(dir: &Path, run: &str) -> Result<Stopping, String> {
-    let Some(record) = Record::read(dir, run).filter(|record| record.alive(dir, run)) else {
-        return Ok(Stopping::Nobody);
+    let by = Instant::now() + PATIENCE;
+    let record = loop {
+        match Standing::of(dir, run).filter(|standing| standing.alive) {
+            None => return Ok(Stopping::Nobody),
+            // Its keeper is about to say whom it starts.
+            Some(Standing { record: Record { process: None, .. }, .. }) if Instant::now() < by => {
+                std::thread::sleep(PAUSE)
+            }
+            Some(standing) => break standing.record,
+        }
     };
     if let Some(host) = record.elsewhere() {
         return Ok(Stopping::Elsewhere(host.to_string()));
@@ -273,6 +324,7 @@ mod tests {
     fn each_fresh_run_gets_a_name_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         fs_err::create_dir_all(dir.path().join("runs/chat-2")).unwrap();
+        fs_err::create_dir_all(dir.path().join(LOGS)).unwrap();
         let names: Vec<String> = (0..3).map(|_| claim(dir.path(), "chat").unwrap()).collect();
         assert_eq!(names, ["chat-1", "chat-3", "chat-4"]);
     }
@@ -300,6 +352,21 @@ mod tests {
         assert_eq!(stop(dir.path(), "chat-1"), Ok(Stopping::Asked));
         use std::os::unix::process::ExitStatusExt;
         assert_eq!(child.wait().unwrap().signal(), Some(15));
+    }
+
+    #[test]
+    fn nothing_is_written_down_over_a_start_that_came_after() {
+        let dir = tempfile::tempdir().unwrap();
+        fs_err::create_dir_all(dir.path().join(LOGS)).unwrap();
+        let before = record(None);
+        let after = Record { token: "after".to_string(), ..before.clone() };
+        before.write(dir.path(), "chat-1").unwrap();
+        let ended = Record { ending: Some(Ending::Code(4)), ..before };
+        write_down(dir.path(), "chat-1", &ended).unwrap();
+        assert_eq!(Record::read(dir.path(), "chat-1").unwrap(), ended);
+        after.write(dir.path(), "chat-1").unwrap();
+        write_down(dir.path(), "chat-1", &ended).unwrap();
+        assert_eq!(Record::read(dir.path(), "chat-1").unwrap(), after);
     }
 
     #[test]

@@ -4,16 +4,17 @@
 //! for an answer that cannot come. A thread shows the far side that we are there, so that one whose network is gone ends by
 //! itself. What nobody has taken yet is at most a few answers, whatever the far side sends.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::pulse::{Heard, Pulse, Watchdog};
+use crate::harmless::harmless_line;
+use crate::pulse::{Heard, Pulse};
 use crate::ssh::{failure, last_lines};
-use crate::wire::{ABSENT, Answer, Ask, GREETING, RunSeen, WireError, read_message, write_message};
+use crate::ssh_process::SshProcess;
+use crate::wire::{ABSENT, Answer, Ask, Fault, GREETING, RunSeen, WireError, read_message, write_message};
 use crate::{Patience, RemoteError, Ssh};
 
 /// Answers that nobody has taken yet. Those to what is under way are small, or wait on the wire.
@@ -22,10 +23,6 @@ const WAITING: usize = 2;
 const LOOK: Duration = Duration::from_millis(100);
 /// What a login shell may print before we are heard.
 const MOST_JUNK: usize = 64 << 10;
-/// What is kept of what ssh says.
-const MOST_SAID: usize = 16 << 10;
-/// How long ssh may take to say why it ended.
-const LAST_WORDS: Duration = Duration::from_secs(3);
 
 type Output = Arc<Mutex<Option<Box<dyn Write + Send>>>>;
 type Received = Result<(Answer, Vec<u8>), WireError>;
@@ -37,18 +34,10 @@ pub struct Link {
     answers: Receiver<Received>,
     pulse: Pulse,
     patience: Patience,
-    process: Mutex<Option<Process>>,
+    process: Mutex<Option<SshProcess>>,
     dir: String,
     version: String,
     _heart: Sender<()>,
-}
-
-/// ssh, and what it says.
-struct Process {
-    child: Child,
-    said: Arc<Mutex<Vec<u8>>>,
-    listener: Option<JoinHandle<()>>,
-    watchdog: Watchdog,
 }
 
 /// What answered.
@@ -64,19 +53,13 @@ impl Link {
     pub fn open(ssh: &Ssh, script: &str) -> Result<Opened, RemoteError> {
         let patience = ssh.patience();
         let pulse = Pulse::awaited(patience.greeting);
-        let mut process = Process::start(ssh, ssh.command(&["-T"], Some(script)), pulse.clone())?;
-        let (stdin, stdout) = (process.child.stdin.take(), process.child.stdout.take());
-        let (Some(stdin), Some(stdout)) = (stdin, stdout) else {
+        let mut command = ssh.command(&["-T"], Some(script));
+        command.stdout(Stdio::piped());
+        let mut process = SshProcess::start(ssh, command, pulse.clone())?;
+        let (Some(output), Some(input)) = (process.input(), process.output()) else {
             return Err(WireError::Cut.into());
         };
-        Link::over(
-            ssh.address().host(),
-            Heard { input: stdout, pulse: pulse.clone() },
-            stdin,
-            Some(process),
-            pulse,
-            patience,
-        )
+        Link::over(ssh.address().host(), input, output, Some(process), pulse, patience)
     }
 
     /// Over any two pipes, without a process: their first word is waited for without an end.
@@ -95,36 +78,36 @@ impl Link {
 
     fn over(
         host: &str,
-        input: Heard<impl Read + Send + 'static>,
+        input: impl Read + Send + 'static,
         output: impl Write + Send + 'static,
-        mut process: Option<Process>,
+        mut process: Option<SshProcess>,
         pulse: Pulse,
         patience: Patience,
     ) -> Result<Opened, RemoteError> {
-        let silent = |process: &Option<Process>, said: &str| {
+        let silent = |said: &str| {
             let (host, seconds) = (host.to_string(), patience.greeting.as_secs());
-            let bitten = process.as_ref().is_some_and(|process| process.watchdog.has_bitten());
-            bitten.then(|| RemoteError::Silent { host, seconds, said: last_lines(said) })
+            RemoteError::Silent { host, seconds, said: last_lines(said) }
         };
         let mut input = BufReader::with_capacity(256 << 10, input);
-        match greeting(&mut input).map_err(WireError::Pipe)? {
+        let greeting = greeting(&mut input).map_err(WireError::Pipe)?;
+        match greeting {
             Greeting::Program => pulse.began(patience.silence),
             Greeting::Script => {
-                let mut facts = String::new();
-                let _ = input.take(MOST_JUNK as u64).read_to_string(&mut facts);
+                let mut facts = Vec::new();
+                let _ = input.take(MOST_JUNK as u64).read_to_end(&mut facts);
+                let (facts, over) = (String::from_utf8_lossy(&facts).into_owned(), pulse.is_gone());
                 // A script that failed has said why.
-                let ended = process.as_mut().map(Process::end);
-                return match ended {
+                return match process.as_mut().map(SshProcess::end) {
                     Some((Some(0), _)) | None => Ok(Opened::Absent(facts)),
-                    Some((status, said)) => {
-                        Err(silent(&process, &facts).unwrap_or_else(|| failure(host, status, &said)))
-                    }
+                    Some(_) if over => Err(silent(&facts)),
+                    Some((status, said)) => Err(failure(host, status, &said)),
                 };
             }
             Greeting::None(junk) => {
-                let (status, said) = process.as_mut().map_or((None, String::new()), Process::end);
-                if let Some(silent) = silent(&process, if junk.trim().is_empty() { &said } else { &junk }) {
-                    return Err(silent);
+                let over = process.is_some() && pulse.is_gone();
+                let (status, said) = process.as_mut().map_or((None, String::new()), SshProcess::end);
+                if over {
+                    return Err(silent(if junk.trim().is_empty() { &said } else { &junk }));
                 }
                 return Err(match status {
                     Some(0) => RemoteError::Junk { host: host.to_string(), found: last_lines(&junk) },
@@ -208,7 +191,8 @@ impl Link {
             (Answer::Failed { full: Some(path), .. }, _) => {
                 Err(RemoteError::FarDiskFull { host: host(), path: path.to_string() })
             }
-            (Answer::Failed { fact, .. }, _) => Err(RemoteError::Far { host: host(), fact: harmless(&fact) }),
+            (Answer::Failed { fact, fault: Fault::Machine, .. }, _) => Err(RemoteError::Far { host: host(), fact }),
+            (Answer::Failed { fact, fault: Fault::Asked, .. }, _) => Err(RemoteError::Refused { host: host(), fact }),
             (Answer::Runs { runs }, body) => {
                 let runs = runs.into_iter().map(|run| RunSeen {
                     run: harmless_line(&run.run),
@@ -243,7 +227,7 @@ impl Link {
         match (error.is_cut(), process.as_mut()) {
             (true, Some(process)) => {
                 let (status, said) = process.end();
-                if process.watchdog.has_bitten() {
+                if process.was_silent() {
                     return self.silent();
                 }
                 // Once the program spoke, every end is a lost connection, whatever ssh calls it.
@@ -271,53 +255,8 @@ impl Drop for Link {
         // The far side ends when its input does; ssh is not waited for.
         self.output.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(process) = self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            let _ = process.child.kill();
-            let _ = process.child.wait();
+            process.kill();
         }
-    }
-}
-
-impl Process {
-    fn start(ssh: &Ssh, mut command: Command, pulse: Pulse) -> Result<Process, RemoteError> {
-        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut child = started.map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let (heard, stderr) = (Arc::clone(&said), child.stderr.take());
-        let listener = stderr.map(|stderr| std::thread::spawn(move || hear(stderr, &heard)));
-        let watchdog = Watchdog::over(&child, pulse);
-        Ok(Process { child, said, listener, watchdog })
-    }
-
-    /// Its exit status and what it said; it is given a moment, then killed.
-    fn end(&mut self) -> (Option<i32>, String) {
-        let by = Instant::now() + LAST_WORDS;
-        let status = loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => break status.code(),
-                Ok(None) if Instant::now() < by => std::thread::sleep(Duration::from_millis(10)),
-                _ => {
-                    let _ = self.child.kill();
-                    let _ = self.child.wait();
-                    break None;
-                }
-            }
-        };
-        // Somebody whom ssh started (a control master) may hold the pipe for longer; a process that ended has said all.
-        while self.listener.as_ref().is_some_and(|listener| !listener.is_finished()) && Instant::now() < by {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        (status, String::from_utf8_lossy(&said).into_owned())
-    }
-}
-
-fn hear(mut from: impl Read, said: &Mutex<Vec<u8>>) {
-    let mut buffer = [0; 4096];
-    while let Ok(read @ 1..) = from.read(&mut buffer) {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.extend(&buffer[..read]);
-        let over = said.len().saturating_sub(MOST_SAID);
-        said.drain(..over);
     }
 }
 
@@ -355,16 +294,6 @@ pub fn unexpected(expected: &'static str, found: &Answer) -> WireError {
     WireError::Unexpected { expected, found: found.chars().take(200).collect() }
 }
 
-/// Text of the far side's, as a terminal may be shown it: it moves no cursor and changes no colour.
-fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
-}
-
-/// In one line.
-fn harmless_line(text: &str) -> String {
-    harmless(text).replace('\n', " ")
-}
-
 enum Greeting {
     Program,
     Script,
@@ -372,15 +301,17 @@ enum Greeting {
     None(String),
 }
 
-/// Reads up to the end of a greeting.
+/// Reads up to the end of a greeting; as far as anything came in time.
 fn greeting(input: &mut impl BufRead) -> std::io::Result<Greeting> {
     let mut seen = Vec::new();
     while seen.len() < MOST_JUNK {
-        let mut line = Vec::new();
-        if input.take(MOST_JUNK as u64).read_until(b'\n', &mut line)? == 0 {
-            break;
+        let before = seen.len();
+        match input.take(MOST_JUNK as u64).read_until(b'\n', &mut seen) {
+            Err(error) if error.kind() != ErrorKind::TimedOut => return Err(error),
+            Err(_) => break,
+            Ok(_) if seen.len() == before => break,
+            Ok(_) => {}
         }
-        seen.extend(line);
         if seen.ends_with(GREETING) || seen == GREETING[1..] {
             return Ok(Greeting::Program);
         }

@@ -82,15 +82,17 @@ fn pull_listed(
     let sum = |lengths: &mut dyn Iterator<Item = u64>| Bytes(lengths.fold(0, u64::saturating_add));
     let total = sum(&mut files.iter().map(|file| file.stamp.length));
     let mut pulled = Pushed { total, ..Pushed::default() };
-    let differs = |file: &&Listed| receiver.there(&file.path).stamp != Some(file.stamp);
+    let is_here = |receiver: &Receiver, file: &Listed| {
+        receiver.there(&file.path).stamp.is_some_and(|here| file.stamp.is_met_by(&here))
+    };
     let needed = |file: &Listed| file.stamp.length.saturating_sub(receiver.there(&file.path).part);
-    let needed = sum(&mut files.iter().filter(differs).map(needed));
+    let needed = sum(&mut files.iter().filter(|file| !is_here(&receiver, file)).map(needed));
     let free = space_of(into).map_err(|error| RemoteError::Io(std::io::Error::other(error.to_string())))?.available;
     if needed > free {
         return Err(RemoteError::NoRoom { place: into.display().to_string(), needed, free });
     }
     for file in &files {
-        if receiver.there(&file.path).stamp == Some(file.stamp) {
+        if is_here(&receiver, file) {
             pulled.unchanged += 1;
             pulled.done += Bytes(file.stamp.length);
         } else {
@@ -118,7 +120,7 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     fn all(&mut self, listed: &Stamp) -> Result<(), RemoteError> {
-        let there = self.receiver.begin(self.path)?;
+        let there = self.receiver.begin(self.path, listed.private)?;
         let own = File::open(self.receiver.part(self.path))?;
         let (mut bytes, blocks) = (Vec::new(), blocks_of(self.length));
         // Page by page, so that a file of any length takes no more memory than one of a few GiB.

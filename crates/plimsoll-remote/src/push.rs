@@ -71,7 +71,7 @@ pub fn push(link: &Link, items: &[Item], care: Care, told: &mut dyn FnMut(&Pushe
     )?;
     let mut sender = Sender { link, under_way: Vec::new(), pushed, told, skip: 0 };
     for ((item, stamp), there) in items.iter().zip(&stamps).zip(&there) {
-        let same = there.stamp == Some(*stamp);
+        let same = there.stamp.is_some_and(|there| stamp.is_met_by(&there));
         if same && (!care.compare_all || (stamp.length > BLOCK as u64 && sender.is_same(item, stamp)?)) {
             sender.pushed.unchanged += 1;
             sender.pushed.done += Bytes(stamp.length);
@@ -116,7 +116,7 @@ pub fn write(link: &Link, path: &FarPath, bytes: &[u8]) -> Result<(), RemoteErro
     link.have_done(&Ask::Lock {})?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, nanos) = (now.as_secs() as i64, now.subsec_nanos());
-    let stamp = Stamp { length: bytes.len() as u64, seconds, nanos, executable: false };
+    let stamp = Stamp { length: bytes.len() as u64, seconds, nanos, executable: false, private: false };
     let tell = |ask: &Ask, body: &[u8]| {
         link.tell(ask, body)?;
         match link.answer()?.0 {
@@ -128,7 +128,7 @@ pub fn write(link: &Link, path: &FarPath, bytes: &[u8]) -> Result<(), RemoteErro
     if bytes.len() <= BLOCK {
         return tell(&Ask::Write { path, stamp, digest: digest_of(bytes), packed: false }, bytes);
     }
-    tell(&Ask::Begin { path: path.clone() }, &[])?;
+    tell(&Ask::Begin { path: path.clone(), private: stamp.private }, &[])?;
     for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
         let ask = Ask::Put { path: path.clone(), block: block as u64, digest: digest_of(bytes), packed: false };
         tell(&ask, bytes)?;
@@ -140,7 +140,7 @@ pub fn write(link: &Link, path: &FarPath, bytes: &[u8]) -> Result<(), RemoteErro
 /// and a large one begins as a copy of that. One that looks the same takes none, unless blocks of it turn out to differ.
 fn needed(stamp: &Stamp, there: &There) -> u64 {
     match there.stamp {
-        Some(before) if before == *stamp => 0,
+        Some(before) if stamp.is_met_by(&before) => 0,
         Some(before) if there.part == 0 && stamp.length > BLOCK as u64 => stamp.length.max(before.length),
         _ => stamp.length.saturating_sub(there.part),
     }
@@ -213,7 +213,7 @@ impl Sender<'_> {
         self.drain(0)?;
         self.skip = 0;
         let file = File::open(&item.from)?;
-        let mut there = match self.link.ask(&Ask::Begin { path: item.to.clone() })?.0 {
+        let mut there = match self.link.ask(&Ask::Begin { path: item.to.clone(), private: stamp.private })?.0 {
             Answer::Begun { length } => blocks_of(length),
             other => return Err(unexpected("`begun`", &other).into()),
         };
@@ -302,7 +302,8 @@ mod tests {
 
     #[test]
     fn room_is_asked_for_what_will_be_written_beside_what_is_there() {
-        let stamp = |length: usize| Stamp { length: length as u64, seconds: 1, nanos: 0, executable: false };
+        let stamp =
+            |length: usize| Stamp { length: length as u64, seconds: 1, nanos: 0, executable: false, private: false };
         let there = |stamp, part: usize| There { stamp, part: part as u64 };
         let large = stamp(9 * BLOCK);
         for (there, expected) in [

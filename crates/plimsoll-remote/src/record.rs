@@ -1,7 +1,8 @@
 //! What is written down of a run that was started from afar.
 //!
 //! Invariant: a process is believed to be the one that was started only where its number means the same as when it was
-//! written down, and if it was born when that one was. What has to be written last, how it ended, has its room beforehand.
+//! written down, and if it was born when that one was. A run has ended when that is written down, or when neither its process
+//! nor its keeper is there to do so. What has to be written last, how it ended, has its room beforehand.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Digest;
 use crate::keep::{LOGS, RUNS};
+use crate::keeping::Keeping;
 use crate::wire::Ending;
 
 /// Most bytes of a record.
@@ -98,23 +100,55 @@ impl Record {
         write_over(&path, &text).map_err(|_| error.to_string())
     }
 
-    /// Whether the process is there. One of another machine that shares the folder is, as long as the run's lock is held.
-    pub fn alive(&self, dir: &Path, run: &str) -> bool {
-        let Some(process) = self.process.as_ref().filter(|_| self.ending.is_none()) else { return false };
-        match process.is_here() {
+    /// Whether the process is there, or the keeper, who has yet to write down how it ended. One of another machine that shares
+    /// the folder is, as long as the run's lock is held.
+    fn is_alive(&self, dir: &Path, run: &str) -> bool {
+        let works = |process: &Process| match process.is_here() {
             true => process.is_there(),
             false => RunLock::is_held(&dir.join(RUNS).join(run)).unwrap_or(false),
-        }
-    }
-
-    /// How it ended, where it did: also where nobody saw it.
-    pub fn ended(&self, dir: &Path, run: &str) -> Option<Ending> {
-        self.ending.or_else(|| (self.process.is_some() && !self.alive(dir, run)).then_some(Ending::Unseen))
+        };
+        self.ending.is_none() && (self.process.as_ref().is_some_and(works) || Keeping::is_held(dir, run))
     }
 
     /// The machine that it runs on, where that is not this one.
     pub fn elsewhere(&self) -> Option<&str> {
         self.process.as_ref().filter(|process| !process.is_here()).map(|process| process.host.as_str())
+    }
+}
+
+/// A run at one moment: what is written down of it, and whether it lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// What is written down.
+    pub record: Record,
+    /// Whether its process or its keeper is there.
+    pub alive: bool,
+    /// How it ended, where it did: also where nobody saw it.
+    pub ending: Option<Ending>,
+}
+
+impl Standing {
+    /// Of a run in `dir`; `None` where nobody started it from afar.
+    pub fn of(dir: &Path, run: &str) -> Option<Standing> {
+        let mut record = Record::read(dir, run)?;
+        loop {
+            let alive = record.is_alive(dir, run);
+            if alive || record.ending.is_some() {
+                return Some(Standing { alive, ending: record.ending, record });
+            }
+            // It may have ended since it was read, or have been started again.
+            let now = Record::read(dir, run)?;
+            if now == record {
+                return Some(Standing { alive, ending: Some(Ending::Unseen), record });
+            }
+            record = now;
+        }
+    }
+
+    /// Whether its process is gone, and its keeper about to write down how it ended.
+    pub fn is_ending(&self) -> bool {
+        let gone = |process: &Process| process.is_here() && !process.is_there();
+        self.alive && self.record.process.as_ref().is_some_and(gone)
     }
 }
 
@@ -173,15 +207,40 @@ pub mod tests {
         Record { words, folder: "/".into(), asked, token, log_from: 0, began_unix_ms: 5, process, ending: None }
     }
 
+    /// How a run with this process stands.
+    fn standing(dir: &Path, process: Option<Process>) -> (bool, Option<Ending>) {
+        fs_err::create_dir_all(dir.join(LOGS)).unwrap();
+        record(process).write(dir, "a-1").unwrap();
+        let found = Standing::of(dir, "a-1").unwrap();
+        (found.alive, found.ending)
+    }
+
     #[test]
     fn a_process_is_believed_only_by_its_birth() {
         let dir = tempfile::tempdir().unwrap();
         let own = Process::of(std::process::id() as i32);
-        assert!(record(Some(own.clone())).alive(dir.path(), "a-1"));
-        let other = record(Some(Process { born: own.born + 1, ..own }));
-        assert!(!other.alive(dir.path(), "a-1"));
-        assert_eq!(other.ended(dir.path(), "a-1"), Some(Ending::Unseen));
-        assert_eq!(record(None).ended(dir.path(), "a-1"), None);
+        assert_eq!(standing(dir.path(), Some(own.clone())), (true, None));
+        let other = Process { born: own.born + 1, ..own };
+        assert_eq!(standing(dir.path(), Some(other)), (false, Some(Ending::Unseen)));
+        assert_eq!(standing(dir.path(), None), (false, Some(Ending::Unseen)));
+    }
+
+    #[test]
+    fn a_run_whose_keeper_has_yet_to_say_how_it_ended_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        fs_err::create_dir_all(dir.path().join(LOGS)).unwrap();
+        let own = Process::of(std::process::id() as i32);
+        let gone = Process { born: own.born + 1, ..own };
+        let keeping = Keeping::take(dir.path(), "a-1", Duration::ZERO).unwrap();
+        assert_eq!(standing(dir.path(), None), (true, None));
+        assert!(!Standing::of(dir.path(), "a-1").unwrap().is_ending());
+        assert_eq!(standing(dir.path(), Some(gone.clone())), (true, None));
+        assert!(Standing::of(dir.path(), "a-1").unwrap().is_ending());
+        let last = Record { ending: Some(Ending::Code(4)), ..record(Some(gone)) };
+        last.write(dir.path(), "a-1").unwrap();
+        let found = Standing::of(dir.path(), "a-1").unwrap();
+        assert_eq!((found.alive, found.ending), (false, Some(Ending::Code(4))));
+        drop(keeping);
     }
 
     #[test]
@@ -192,12 +251,12 @@ pub mod tests {
         let own = Process::of(std::process::id() as i32);
         // The number and the birth are those of a process here, and are not asked for.
         let other = Process { host: "node2".to_string(), place: "another boot".to_string(), ..own };
-        let far = record(Some(other));
-        assert_eq!((far.alive(dir.path(), "a-1"), far.elsewhere()), (false, Some("node2")));
+        assert_eq!(record(Some(other.clone())).elsewhere(), Some("node2"));
+        assert_eq!(standing(dir.path(), Some(other.clone())), (false, Some(Ending::Unseen)));
         let lock = RunLock::take(&run, Duration::ZERO).unwrap();
-        assert!(far.alive(dir.path(), "a-1") && far.ended(dir.path(), "a-1").is_none());
+        assert_eq!(standing(dir.path(), Some(other.clone())), (true, None));
         drop(lock);
-        assert_eq!(far.ended(dir.path(), "a-1"), Some(Ending::Unseen));
+        assert_eq!(standing(dir.path(), Some(other)), (false, Some(Ending::Unseen)));
     }
 
     #[test]

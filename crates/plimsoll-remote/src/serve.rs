@@ -13,18 +13,20 @@ use std::time::{Duration, Instant};
 
 use fs_err::File;
 use plimsoll_machine::space_of;
+use plimsoll_recover::RunLock;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::digest::DIGEST_BYTES;
 use crate::file_blocks::{Receiver as BlockReceiver, digests, read_block};
 use crate::keep::{self, Order, RUNS, Stopping};
+use crate::own_folder;
 use crate::pulse::{Heard, Pulse};
-use crate::record::Record;
+use crate::record::Standing;
 use crate::select::{Excludes, files};
 use crate::wire::{
-    Answer, Ask, BLOCK, GREETING, MOST_DIGESTS, RunSeen, WireError, pack, read_message, unpack, write_message,
+    Answer, Ask, BLOCK, GREETING, Listed, MOST_DIGESTS, RunSeen, WireError, pack, read_message, unpack, write_message,
 };
-use crate::{FarPath, Patience, RemoteError, digest_of};
+use crate::{FarPath, Patience, Refusal, RemoteError, digest_of};
 
 /// Between two looks at whether anybody is there.
 const LOOK: Duration = Duration::from_millis(500);
@@ -38,7 +40,7 @@ pub trait Deeds {
     /// How a run stands; none where the folder holds none yet.
     fn look(&self, run: &Path) -> Option<Progress>;
     /// The settings of a job file, as a run folder would hold them; or why it has none.
-    fn resolve(&self, job: &Path) -> Result<String, String>;
+    fn resolve(&self, job: &Path) -> Result<String, Refusal>;
 }
 
 /// How a run stands.
@@ -72,18 +74,6 @@ pub(crate) enum Event {
     Hushed,
 }
 
-/// Why an answer is a refusal.
-struct Refusal {
-    fact: String,
-    full: Option<FarPath>,
-}
-
-impl<E: std::error::Error> From<E> for Refusal {
-    fn from(error: E) -> Refusal {
-        Refusal { fact: error.to_string(), full: None }
-    }
-}
-
 type Done = Result<(Answer, Vec<u8>), Refusal>;
 
 struct Server<'a, W> {
@@ -93,7 +83,16 @@ struct Server<'a, W> {
     deeds: &'a dyn Deeds,
     receiver: BlockReceiver,
     lock: Option<File>,
+    /// What is listed page by page.
+    listing: Option<Listing>,
     patience: Patience,
+}
+
+/// The files of a folder as they were when the first page of them was asked for.
+struct Listing {
+    path: FarPath,
+    exclude: Vec<String>,
+    files: Vec<Listed>,
 }
 
 /// Serves `dir` to whoever is at the other end, until that ends. `program` is this one, by the name
@@ -112,7 +111,8 @@ pub fn serve(
     // Absolute, since verbs are started elsewhere too.
     let program = std::path::absolute(program)?;
     let output = Arc::new(Mutex::new(output));
-    let mut server = Server { dir, program, output: Arc::clone(&output), deeds, receiver, lock: None, patience };
+    let mut server =
+        Server { dir, program, output: Arc::clone(&output), deeds, receiver, lock: None, listing: None, patience };
     server.output().write_all(GREETING).map_err(WireError::Pipe)?;
     server.say(&Answer::Hello { version: env!("CARGO_PKG_VERSION").to_string(), dir: said }, &[])?;
     let (to, events) = sync_channel(8);
@@ -133,9 +133,10 @@ pub fn serve(
                 }
             }
             Ok(Event::Asked(ask, body)) => {
-                let (answer, body) = server
-                    .answer(ask, body)
-                    .unwrap_or_else(|refusal| (Answer::Failed { fact: refusal.fact, full: refusal.full }, Vec::new()));
+                let (answer, body) = server.answer(ask, body).unwrap_or_else(|refusal| {
+                    let Refusal { fact, full, fault } = refusal;
+                    (Answer::Failed { fact, full, fault }, Vec::new())
+                });
                 server.say(&answer, &body)?;
             }
             Ok(Event::Said { .. } | Event::Hushed) => {}
@@ -190,12 +191,14 @@ impl<W: Write> Server<'_, W> {
             Ask::Write { path, stamp, digest, packed } => {
                 self.locked()?;
                 let bytes = unpack(&path, body, packed, &digest)?;
+                own_folder::make_for(&self.dir, &path).map_err(|error| at(&path, &error))?;
                 self.receiver.write(&path, &stamp, &bytes).map_err(|error| at(&path, &error))?;
                 done()
             }
-            Ask::Begin { path } => {
+            Ask::Begin { path, private } => {
                 self.locked()?;
-                let length = self.receiver.begin(&path).map_err(|error| at(&path, &error))?;
+                own_folder::make_for(&self.dir, &path).map_err(|error| at(&path, &error))?;
+                let length = self.receiver.begin(&path, private).map_err(|error| at(&path, &error))?;
                 only(Answer::Begun { length })
             }
             Ask::Put { path, block, digest, packed } => {
@@ -222,7 +225,7 @@ impl<W: Write> Server<'_, W> {
                 }
                 done()
             }
-            Ask::List { path, exclude, after } => self.list(&path, &exclude, after.as_ref()),
+            Ask::List { path, exclude, after } => self.list(path, exclude, after.as_ref()),
             Ask::Get { path, block } => {
                 let mut bytes = Vec::new();
                 let opened = File::open(path.in_folder(&self.dir));
@@ -232,14 +235,17 @@ impl<W: Write> Server<'_, W> {
                 Ok((Answer::Block { digest: digest_of(&bytes), packed }, body))
             }
             Ask::Tail { path, from } => self.tail(&path, from),
-            Ask::Resolve { path } => match self.deeds.resolve(&path.in_folder(&self.dir)) {
-                Ok(text) => only(Answer::Resolved { text }),
-                Err(fact) => Err(Refusal { fact, full: None }),
-            },
+            Ask::Resolve { path } => only(Answer::Resolved { text: self.deeds.resolve(&path.in_folder(&self.dir))? }),
             Ask::Start { name, fresh, words, folder, asked, beside, token } => {
                 self.locked()?;
+                if !keep::is_run_name(&name) {
+                    return Err(Refusal::of_asked(format!("`{}` is no name of a run", name.escape_debug())));
+                }
+                if !fresh && !self.dir.join(RUNS).join(&name).is_dir() {
+                    return Err(no_run(&name));
+                }
                 let order = Order { name, fresh, words, folder, asked, beside, token };
-                let started = keep::start(&self.dir, &self.program, &order).map_err(plain)?;
+                let started = keep::start(&self.dir, &self.program, &order).map_err(Refusal::of_machine)?;
                 // However long it is planned and followed: others may push meanwhile.
                 self.lock = None;
                 let keep::Started { run, log_from, already } = started;
@@ -252,12 +258,12 @@ impl<W: Write> Server<'_, W> {
             Ask::Runs {} => only(Answer::Runs { runs: self.runs() }),
             Ask::Run { run } => match self.run(&run) {
                 Some(seen) => only(Answer::Runs { runs: vec![seen] }),
-                None => Err(plain(format!("there is no run `{}`", run.escape_debug()))),
+                None => Err(no_run(&run)),
             },
             // Whoever asks sees by itself how it ended, where it has.
-            Ask::Stop { run } => match keep::stop(&self.dir, &run).map_err(plain)? {
+            Ask::Stop { run } => match keep::stop(&self.dir, &run).map_err(Refusal::of_machine)? {
                 Stopping::Asked | Stopping::Nobody => done(),
-                Stopping::Elsewhere(host) => Err(plain(keep::out_of_reach(&run, &host))),
+                Stopping::Elsewhere(host) => Err(Refusal::of_asked(keep::out_of_reach(&run, &host))),
             },
         }
     }
@@ -278,9 +284,9 @@ impl<W: Write> Server<'_, W> {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(plain(format!("another push to `{}` is under way", self.dir.display())));
+                    return Err(Refusal::of_machine(format!("another push to `{}` is under way", self.dir.display())));
                 }
-                Err(error) => return Err(plain(format!("cannot lock `{}`: {error}", path.display()))),
+                Err(error) => return Err(Refusal::of_machine(format!("cannot lock `{}`: {error}", path.display()))),
             }
         }
         self.lock = Some(file);
@@ -288,24 +294,38 @@ impl<W: Write> Server<'_, W> {
     }
 
     fn locked(&self) -> Result<(), Refusal> {
-        if self.lock.is_some() { Ok(()) } else { Err(plain("nothing is written without the lock".to_string())) }
+        if self.lock.is_some() { Ok(()) } else { Err(Refusal::of_machine("nothing is written without the lock")) }
     }
 
-    fn list(&self, path: &FarPath, exclude: &[String], after: Option<&FarPath>) -> Done {
-        let folder = path.in_folder(&self.dir);
-        if !folder.is_dir() {
-            return Err(plain(format!("there is no folder `{path}`")));
-        }
-        let all = files(&folder, &Excludes::new(exclude)?)?;
-        let rest = all.into_iter().filter(|file| after.is_none_or(|after| file.path > *after));
-        let mut files: Vec<_> = rest.take(LISTED + 1).collect();
-        let more = files.len() > LISTED;
-        files.truncate(LISTED);
-        Ok((Answer::Files { files, more }, Vec::new()))
+    fn list(&mut self, path: FarPath, exclude: Vec<String>, after: Option<&FarPath>) -> Done {
+        let known =
+            self.listing.take().filter(|known| after.is_some() && known.path == path && known.exclude == exclude);
+        let listing = match known {
+            Some(known) => known,
+            None => {
+                let folder = path.in_folder(&self.dir);
+                if !folder.is_dir() {
+                    return Err(Refusal::of_asked(format!("there is no folder `{path}`")));
+                }
+                let excludes = Excludes::new(&exclude).map_err(|error| Refusal::of_asked(error.to_string()))?;
+                let files = files(&folder, &excludes)?;
+                Listing { path, exclude, files }
+            }
+        };
+        let from = listing.files.partition_point(|file| after.is_some_and(|after| file.path <= *after));
+        let page = listing.files[from..].iter().take(LISTED).cloned().collect();
+        let more = listing.files.len() > from + LISTED;
+        self.listing = more.then_some(listing);
+        Ok((Answer::Files { files: page, more }, Vec::new()))
     }
 
     fn tail(&self, path: &FarPath, from: Option<u64>) -> Done {
-        let mut file = File::open(path.in_folder(&self.dir))?;
+        let mut file = match File::open(path.in_folder(&self.dir)) {
+            Ok(file) => file,
+            // Nobody has said anything yet.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Answer::Text { from: 0 }, Vec::new())),
+            Err(error) => return Err(error.into()),
+        };
         let length = file.metadata()?.len();
         // A log that was made anew is shown from its beginning.
         let from = from.filter(|from| *from <= length).unwrap_or(length.saturating_sub(TAIL));
@@ -329,19 +349,19 @@ impl<W: Write> Server<'_, W> {
             return None;
         }
         let folder = self.dir.join(RUNS).join(name);
-        let record = Record::read(&self.dir, name);
-        let progress = self.deeds.look(&folder);
-        let alive = record.as_ref().is_some_and(|record| record.alive(&self.dir, name));
-        let ending = record.as_ref().and_then(|record| record.ended(&self.dir, name));
-        let host = record.as_ref().filter(|_| alive).and_then(Record::elsewhere).map(str::to_string);
+        // Before its journal is read, so that the journal of a run that has ended is read to its end.
+        let standing = Standing::of(&self.dir, name);
+        let alive = standing.as_ref().is_some_and(|standing| standing.alive);
+        let by_hand = !alive && RunLock::is_held(&folder).unwrap_or(false);
+        let ending = standing.as_ref().and_then(|standing| standing.ending);
+        let record = standing.map(|standing| standing.record);
+        let host = record.as_ref().filter(|_| alive).and_then(|record| record.elsewhere()).map(str::to_string);
         let began_unix_ms = record.as_ref().map_or(0, |record| record.began_unix_ms);
-        let mut progress = match (progress, &record) {
-            (Some(progress), _) => progress,
-            (None, Some(_)) => {
-                let status = if ending.is_none() { "planning" } else { "refused" };
-                Progress { status: status.to_string(), ..Progress::default() }
-            }
-            (None, None) => return None,
+        let status = if alive || by_hand { "planning" } else { "refused" };
+        let mut progress = match self.deeds.look(&folder) {
+            Some(progress) => progress,
+            None if record.is_some() || by_hand => Progress { status: status.to_string(), ..Progress::default() },
+            None => return None,
         };
         // What it said of itself before it was started again says nothing about now.
         if alive && progress.last_unix_ms < began_unix_ms {
@@ -349,12 +369,25 @@ impl<W: Write> Server<'_, W> {
         }
         let Progress { status, step, total_steps, loss, eta_seconds, why, last_unix_ms: _ } = progress;
         let run = name.to_string();
-        Some(RunSeen { run, status, step, total_steps, loss, eta_seconds, why, alive, ending, began_unix_ms, host })
+        Some(RunSeen {
+            run,
+            status,
+            step,
+            total_steps,
+            loss,
+            eta_seconds,
+            why,
+            alive,
+            by_hand,
+            ending,
+            began_unix_ms,
+            host,
+        })
     }
 }
 
-fn plain(fact: String) -> Refusal {
-    Refusal { fact, full: None }
+fn no_run(run: &str) -> Refusal {
+    Refusal::of_asked(format!("there is no run `{}`", run.escape_debug()))
 }
 
 fn name(text: &str) -> FarPath {
@@ -364,7 +397,7 @@ fn name(text: &str) -> FarPath {
 /// An error at a file; a full disk is told from others.
 fn at(path: &FarPath, error: &std::io::Error) -> Refusal {
     let full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded).then(|| path.clone());
-    Refusal { fact: format!("`{path}`: {error}"), full }
+    Refusal { full, ..Refusal::of_machine(format!("`{path}`: {error}")) }
 }
 
 /// A file that went away since it was listed has no blocks; whoever asked looks again.

@@ -2,7 +2,7 @@
 //! breaks.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_machine::Bytes;
 
@@ -11,6 +11,9 @@ use crate::{Digest, Link, RemoteError, Ssh, bootstrap, digest_of_file};
 
 /// Connections in a row that may break without anything having been done.
 const PATIENCE: u32 = 5;
+/// A connection that stood for so long broke by chance, whatever was done over it: half of that is the silence in which one is
+/// left.
+const LONG: Duration = Duration::from_secs(120);
 
 /// What is told meanwhile.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +90,7 @@ impl Session {
     }
 
     /// Does `deed` over a connection, and again over the next one where that breaks: as long as each gets further, which
-    /// `done` counts, and a few times more. A host that cannot be reached at the first try is told at once.
+    /// `done` counts, or stands for long, and a few times more. A host that cannot be reached at the first try is told at once.
     pub fn patiently<T>(
         &self,
         note: &mut dyn FnMut(Note),
@@ -104,6 +107,7 @@ impl Session {
                 note(told);
             });
             stood |= opened.is_ok() || sent > 0;
+            let began = Instant::now();
             let error = match opened.and_then(|link| deed(&link)) {
                 Ok(result) => return Ok(result),
                 Err(error) => error,
@@ -112,7 +116,7 @@ impl Session {
             let away = matches!(error, RemoteError::Unreachable { .. } | RemoteError::Silent { .. });
             let again = error.is_cut() || (stood && away);
             let now = done().saturating_add(sent);
-            tries = if now > before { 0 } else { tries + 1 };
+            tries = in_a_row(tries, now > before, began.elapsed());
             before = before.max(now);
             if !again || tries >= PATIENCE {
                 return Err(error);
@@ -121,5 +125,23 @@ impl Session {
             note(Note::Again { why: error.to_string(), after });
             std::thread::sleep(after);
         }
+    }
+}
+
+/// Connections that broke in a row, this one too: one that got further or stood for long begins a new row.
+fn in_a_row(before: u32, further: bool, stood: Duration) -> u32 {
+    if further || stood >= LONG { 0 } else { before + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_breaks_without_progress_in_a_row_are_counted() {
+        assert_eq!(in_a_row(4, false, Duration::from_secs(60)), 5);
+        assert_eq!(in_a_row(4, true, Duration::ZERO), 0);
+        // It was followed for hours, and nothing was said meanwhile.
+        assert_eq!(in_a_row(4, false, Duration::from_secs(120)), 0);
     }
 }

@@ -7,6 +7,8 @@
 use std::process::Command;
 use std::time::Duration;
 
+use plimsoll_recover::shell_word;
+
 use crate::{Address, Patience, RemoteError};
 
 /// ssh to one address.
@@ -17,8 +19,10 @@ pub struct Ssh {
     patience: Patience,
 }
 
-/// For every connection: no questions, a host that is down is told within seconds, one that falls silent is noticed.
-const OPTIONS: [&str; 4] = ["BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=4"];
+/// For every connection: no questions, a host that is down is told within seconds, one that falls silent is noticed. A master
+/// connection that stands is used; what may be killed never becomes one that others use.
+const OPTIONS: [&str; 5] =
+    ["BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=4", "ControlMaster=no"];
 
 impl Ssh {
     /// The program of the environment, or `ssh`.
@@ -69,18 +73,9 @@ impl Ssh {
         ssh.args(options).arg("--").arg(self.address.host());
         // A login shell may be any; what it is given is one plain word list that begins with `exec sh`.
         if let Some(command) = command {
-            ssh.arg(format!("exec sh -c {}", quoted(command)));
+            ssh.arg(format!("exec sh -c {}", shell_word(command)));
         }
         ssh
-    }
-}
-
-/// A word as a shell takes it.
-pub fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_string(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 
@@ -135,6 +130,7 @@ mod tests {
         let words = words(&ssh.command(&["-T"], Some("echo 'a b'")));
         assert_eq!(words[..2], ["-F", "my config"]);
         assert!(words.windows(2).any(|two| two == ["-p", "2200"]) && words.windows(2).any(|two| two == ["-l", "me"]));
+        assert!(words.windows(2).any(|two| two == ["-o", "ControlMaster=no"]));
         assert_eq!(words[words.len() - 3..], ["--", "box", r"exec sh -c 'echo '\''a b'\'''"]);
         assert!(Ssh::with("ssh://box/srv".parse().unwrap(), "ssh 'open").is_err());
     }

@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::harmless::harmless_line;
 use crate::{Digest, FarPath};
 
 /// How the far side begins to speak; whatever a login shell printed before it is passed over.
@@ -43,13 +44,13 @@ pub enum WireError {
         most: usize,
     },
     /// A head that is not one.
-    #[error("a message cannot be understood: {why}")]
+    #[error("a message cannot be understood: {}", harmless_line(why))]
     Head {
         /// What the reader said.
         why: String,
     },
     /// An answer to another question.
-    #[error("expected {expected} as an answer, found `{found}`")]
+    #[error("expected {expected} as an answer, found `{}`", harmless_line(found))]
     Unexpected {
         /// What would have been one.
         expected: &'static str,
@@ -86,6 +87,16 @@ pub struct Stamp {
     pub nanos: u32,
     /// Whether its owner may run it.
     pub executable: bool,
+    /// Whether nobody but its owner may do anything with it.
+    pub private: bool,
+}
+
+impl Stamp {
+    /// Whether a file that is `there` is this one as it is. One that nobody else may read there, by that machine's habit, is as
+    /// good as one that others may.
+    pub fn is_met_by(&self, there: &Stamp) -> bool {
+        there.private >= self.private && Stamp { private: self.private, ..*there } == *self
+    }
 }
 
 /// A file of a listing.
@@ -120,6 +131,16 @@ pub enum Ending {
     Unseen,
 }
 
+/// What is at fault where something was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fault {
+    /// What was asked for: it will not be done the next time either.
+    Asked,
+    /// The machine, its disk, or who else is at work there.
+    Machine,
+}
+
 /// A run on the far side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -138,14 +159,23 @@ pub struct RunSeen {
     pub eta_seconds: Option<f64>,
     /// Why it stopped or died.
     pub why: Option<String>,
-    /// Whether the process that was started is there.
+    /// Whether the process that was started is there, or has yet to be said how it ended.
     pub alive: bool,
+    /// Whether somebody else works on it: by hand over there, or a process that outlived the one that was started.
+    pub by_hand: bool,
     /// How it ended, where it did.
     pub ending: Option<Ending>,
     /// When it was last started, in milliseconds since 1970.
     pub began_unix_ms: u64,
     /// The machine that works on it, where that is another one than the one that says so.
     pub host: Option<String>,
+}
+
+impl RunSeen {
+    /// Whether anybody works on it.
+    pub fn is_worked_on(&self) -> bool {
+        self.alive || self.by_hand
+    }
 }
 
 /// A word of a verb.
@@ -205,6 +235,8 @@ pub enum Ask {
     Begin {
         /// Which.
         path: FarPath,
+        /// Whether it is its owner's alone, from its first byte on.
+        private: bool,
     },
     /// Digests of its blocks, as far as they are there.
     Digests {
@@ -407,6 +439,8 @@ pub enum Answer {
         fact: String,
         /// The file whose disk is full, where that is why.
         full: Option<FarPath>,
+        /// What is at fault.
+        fault: Fault,
     },
 }
 

@@ -7,12 +7,8 @@ fn path() -> impl Strategy<Value = FarPath> {
 }
 
 fn stamp() -> impl Strategy<Value = Stamp> {
-    (any::<u64>(), any::<i64>(), any::<u32>(), any::<bool>()).prop_map(|(length, seconds, nanos, executable)| Stamp {
-        length,
-        seconds,
-        nanos,
-        executable,
-    })
+    let all = (any::<u64>(), any::<i64>(), any::<u32>(), any::<bool>(), any::<bool>());
+    all.prop_map(|(length, seconds, nanos, executable, private)| Stamp { length, seconds, nanos, executable, private })
 }
 
 fn word() -> impl Strategy<Value = Word> {
@@ -110,8 +106,21 @@ fn lengths_that_nobody_would_send_take_no_memory() {
 }
 
 #[test]
+fn a_file_may_be_more_private_than_it_is_asked_for_and_not_less() {
+    let stamp = |private| Stamp { length: 1, seconds: 2, nanos: 3, executable: false, private };
+    assert!(stamp(false).is_met_by(&stamp(false)) && stamp(false).is_met_by(&stamp(true)));
+    assert!(stamp(true).is_met_by(&stamp(true)) && !stamp(true).is_met_by(&stamp(false)));
+    assert!(!stamp(false).is_met_by(&Stamp { nanos: 4, ..stamp(true) }));
+}
+
+#[test]
 fn what_is_not_known_is_refused() {
-    for head in [r#"{"ask":"format_disk"}"#, r#"{"ask":"lock","more":1}"#, r#"{"ask":"begin","path":"../x"}"#, "[]"] {
+    for head in [
+        r#"{"ask":"format_disk"}"#,
+        r#"{"ask":"lock","more":1}"#,
+        r#"{"ask":"begin","path":"../x","private":false}"#,
+        "[]",
+    ] {
         let mut wire = Vec::new();
         wire.extend((head.len() as u32).to_le_bytes());
         wire.extend([0; 4]);

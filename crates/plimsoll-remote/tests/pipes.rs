@@ -10,9 +10,9 @@ use plimsoll_remote::pull::pull;
 use plimsoll_remote::push::{Care, Item, Pushed, push};
 use plimsoll_remote::serve::{Deeds, Progress, serve};
 use plimsoll_remote::wire::{
-    Answer, Ask, BLOCK, Ending, GREETING, Listed, RunSeen, Stamp, There, Word, read_message, write_message,
+    Answer, Ask, BLOCK, Ending, Fault, GREETING, Listed, RunSeen, Stamp, There, Word, read_message, write_message,
 };
-use plimsoll_remote::{FarPath, Link, Patience, RemoteError, digest_of};
+use plimsoll_remote::{FarPath, Link, Patience, Refusal, RemoteError, digest_of};
 use proptest::prelude::*;
 
 struct NoRuns;
@@ -22,8 +22,8 @@ impl Deeds for NoRuns {
         None
     }
 
-    fn resolve(&self, _job: &Path) -> Result<String, String> {
-        Err("there are no jobs here".to_string())
+    fn resolve(&self, _job: &Path) -> Result<String, Refusal> {
+        Err(Refusal::of_asked("there are no jobs here"))
     }
 }
 
@@ -201,7 +201,7 @@ fn nothing_is_written_without_the_lock_or_damaged() {
     let far = tempfile::tempdir().unwrap();
     let link = link(far.path(), ALL, ALL).unwrap();
     let path = FarPath::new("x").unwrap();
-    let stamp = Stamp { length: 1, seconds: 0, nanos: 0, executable: false };
+    let stamp = Stamp { length: 1, seconds: 0, nanos: 0, executable: false, private: false };
     let write = |digest| Ask::Write { path: path.clone(), stamp, digest, packed: false };
     link.tell(&write(digest_of(b"x")), b"x").unwrap();
     assert!(link.answer().unwrap_err().to_string().contains("lock"));
@@ -354,7 +354,7 @@ fn what_a_far_side_makes_up_is_refused() {
         pull(&link, &FarPath::new("runs/a-1").unwrap(), &exclude, into.path(), &mut |_| {})
     };
     let listed = |path: String, length: u64| {
-        let stamp = Stamp { length, seconds: 0, nanos: 0, executable: false };
+        let stamp = Stamp { length, seconds: 0, nanos: 0, executable: false, private: false };
         Listed { path: FarPath::new(path).unwrap(), stamp }
     };
     // A listing without an end.
@@ -395,13 +395,17 @@ fn what_a_far_side_makes_up_is_refused() {
             eta_seconds: None,
             why: Some("\u{9b}1mbold".to_string()),
             alive: false,
+            by_hand: false,
             ending: None,
             began_unix_ms: 0,
             host: None,
         };
         _ = match ask {
             Ask::Runs {} => say(&Answer::Runs { runs: vec![run] }, &[]),
-            _ => say(&Answer::Failed { fact: "no\u{1b}]0;title\u{7}\nroom".to_string(), full: None }, &[]),
+            _ => say(
+                &Answer::Failed { fact: "no\u{1b}]0;title\u{7}\nroom".to_string(), full: None, fault: Fault::Machine },
+                &[],
+            ),
         };
     });
     let Answer::Runs { runs } = loud.ask(&Ask::Runs {}).unwrap().0 else { panic!() };
@@ -443,6 +447,32 @@ fn a_file_that_changes_while_it_is_fetched_is_fetched_again_and_one_that_grows_i
 }
 
 #[test]
+fn a_folder_is_walked_once_however_many_pages_its_listing_has() {
+    let far = tempfile::tempdir().unwrap();
+    let folder = far.path().join("in");
+    fs_err::create_dir(&folder).unwrap();
+    (0..1200).for_each(|n| fs_err::write(folder.join(format!("{n:04}")), "x").unwrap());
+    let link = link(far.path(), ALL, ALL).unwrap();
+    let page = |after: Option<&str>| {
+        let (path, after) = (FarPath::new("in").unwrap(), after.map(|after| FarPath::new(after).unwrap()));
+        match link.ask(&Ask::List { path, exclude: Vec::new(), after }).unwrap().0 {
+            Answer::Files { files, more } => {
+                let names = [&files[0], &files[files.len() - 1]].map(|file| file.path.to_string());
+                (names, files.len(), more)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let names = |from: &str, to: &str| [from, to].map(str::to_string);
+    assert_eq!(page(None), (names("0000", "0499"), 500, true));
+    // Whoever walks it again finds this one.
+    fs_err::write(folder.join("0777a"), "x").unwrap();
+    assert_eq!(page(Some("0499")), (names("0500", "0999"), 500, true));
+    assert_eq!(page(Some("0999")), (names("1000", "1199"), 200, false));
+    assert_eq!(page(Some("0499")), (names("0500", "0998"), 500, true));
+}
+
+#[test]
 fn a_text_longer_than_a_block_is_written_whole() {
     let far = tempfile::tempdir().unwrap();
     let link = link(far.path(), ALL, ALL).unwrap();
@@ -469,7 +499,7 @@ fn a_start_that_is_asked_for_again_is_not_done_again_also_where_it_has_ended() {
                 let Answer::Runs { runs } = again else { panic!("{again:?}") };
                 assert_eq!((runs[0].alive, runs[0].ending), (false, Some(Ending::Unseen)));
                 // The right to write is given back with the start.
-                assert!(link.ask(&Ask::Begin { path: FarPath::new("x").unwrap() }).is_err());
+                assert!(link.ask(&Ask::Begin { path: FarPath::new("x").unwrap(), private: false }).is_err());
                 (run, already)
             }
             other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Event, Server};
 use crate::pulse::Pulse;
-use crate::wire::{Answer, Ask, Ending, WireError};
+use crate::wire::{Answer, Ask, Ending, Fault, WireError};
 
 /// Between two looks at whether anybody is there.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ pub(super) fn exec<W: Write>(
         Ok(child) => child,
         Err(error) => {
             let fact = format!("cannot start `{}` in `{}`: {error}", server.program.display(), folder.display());
-            server.say(&Answer::Failed { fact, full: None }, &[])?;
+            server.say(&Answer::Failed { fact, full: None, fault: Fault::Machine }, &[])?;
             return Ok(Then::GoOn);
         }
     };

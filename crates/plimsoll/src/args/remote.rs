@@ -123,7 +123,7 @@ pub struct FarPushArgs {
     #[command(flatten)]
     pub job: Box<JobFlags>,
     /// Send a folder instead of what a job needs
-    #[arg(long, value_name = "DIR", conflicts_with = "job", help_heading = "Sending")]
+    #[arg(long, value_name = "DIR", conflicts_with = "JobFlags", help_heading = "Sending")]
     pub folder: Option<PathBuf>,
     /// What is sent.
     #[command(flatten)]
@@ -308,4 +308,31 @@ pub enum AgentVerb {
         /// This program.
         program: PathBuf,
     },
+    /// Become what a keeper starts, once that has written it down
+    Begin {
+        /// This program.
+        program: PathBuf,
+        /// Verb and flags.
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::args::Cli;
+
+    #[test]
+    fn a_folder_is_pushed_without_words_of_a_job() {
+        let read = |more: &str| {
+            let words = format!("plimsoll remote push box --folder . {more}");
+            Cli::try_parse_from(words.split_whitespace()).map(drop).map_err(|error| error.to_string())
+        };
+        read("--exclude *.wav --compare-all --json").unwrap();
+        for more in ["job.toml", "--ram 2GiB", "--model m", "--seed 7", "--eval-every 3"] {
+            assert!(read(more).unwrap_err().contains("cannot be used with"), "{more}");
+        }
+    }
 }

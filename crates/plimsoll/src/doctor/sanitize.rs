@@ -34,11 +34,9 @@ pub fn clean(text: &str) -> String {
 /// A path as one word of a shell.
 pub fn shell_word(path: &std::path::Path) -> String {
     let text = path.display().to_string();
-    // Behind a dot it is no flag; the quotes show that it was meant so.
-    match text.starts_with('-') {
-        true => format!("'./{}'", text.replace('\'', r"'\''")),
-        false => crate::render::quoted(&text),
-    }
+    // Behind a dot it is no flag.
+    let text = if text.starts_with('-') { format!("./{text}") } else { text };
+    plimsoll_recover::shell_word(&text)
 }
 
 #[cfg(test)]
@@ -57,6 +55,6 @@ mod tests {
     fn a_path_is_one_word() {
         assert_eq!(shell_word("runs/chat-1".as_ref()), "runs/chat-1");
         assert_eq!(shell_word("my runs/it's".as_ref()), r"'my runs/it'\''s'");
-        assert_eq!(shell_word("-x".as_ref()), "'./-x'");
+        assert_eq!(shell_word("-x".as_ref()), "./-x");
     }
 }

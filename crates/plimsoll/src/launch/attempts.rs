@@ -10,7 +10,7 @@ use plimsoll_launch::ladder::Stand;
 use plimsoll_launch::{Command, Settings};
 use plimsoll_machine::{Bytes, Root};
 use plimsoll_recover::leaf::Leaf;
-use plimsoll_recover::{Events, RunLock, Terms, TreeOutcome, guard_tree, protect};
+use plimsoll_recover::{Events, RunLock, Terms, TreeOutcome, guard_tree, protect, shell_word};
 use plimsoll_watch::{Event, Journal, Summary};
 
 use super::charge::Charge;
@@ -201,7 +201,7 @@ impl Guard<'_> {
         if words != self.charge.words {
             render::talk(format!(
                 "plimsoll:   {}",
-                words.iter().map(|word| render::quoted(word)).collect::<Vec<_>>().join(" ")
+                words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
             ));
         }
         for (name, value) in &ready.edited.env {

@@ -8,6 +8,7 @@ use plimsoll_launch::trainer::Place;
 use plimsoll_launch::{Command, Knob, Settings, Shelf};
 use plimsoll_machine::Bytes;
 use plimsoll_recover::atomic_write;
+use plimsoll_remote::digest_of;
 use serde::{Deserialize, Serialize};
 
 use crate::render::{Fail, OrFail};
@@ -60,9 +61,40 @@ pub struct Charge {
     pub quiet: bool,
     /// When the run began, in milliseconds since 1970: older checkpoints are not its own.
     pub began_unix_ms: u64,
+    /// What it was understood as, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub understood: Option<Understood>,
+}
+
+/// What a charge means on the machine on which it is read: files of trainers and shapes are another machine's own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Understood {
+    /// The trainer that it was taken for.
+    pub trainer: String,
+    /// What launches that.
+    pub launcher: Option<String>,
+    /// Stands for what both are.
+    pub definition: String,
+    /// Stands for the description of the model.
+    pub shape: Option<String>,
 }
 
 impl Charge {
+    /// The same, with what it is understood as here.
+    pub fn understood(mut self) -> Result<Charge, Fail> {
+        let Command { trainer, launcher, .. } = self.command()?;
+        let definition = serde_json::to_vec(&(&trainer, &launcher)).or_failed()?;
+        let shape = self.shape.as_deref().map(|path| fs_err::read(described_in(path)).or_usage()).transpose()?;
+        self.understood = Some(Understood {
+            trainer: trainer.name,
+            launcher: launcher.map(|launcher| launcher.name),
+            definition: digest_of(&definition).to_string(),
+            shape: shape.map(|text| digest_of(&text).to_string()),
+        });
+        Ok(self)
+    }
+
     /// Of a run folder.
     pub fn of_run(run: &Path) -> Result<Charge, Fail> {
         let path = run.join(CHARGE);
@@ -115,9 +147,45 @@ impl Charge {
     }
 }
 
+/// The file that describes a model: one that is named, or that of a folder.
+pub fn described_in(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join("config.json") } else { path.to_path_buf() }
+}
+
 /// Where a user's own trainer files are.
 fn own_trainers() -> Option<PathBuf> {
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let config = config.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")))?;
     Some(config.join("plimsoll/trainers"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_definition_of_the_same_name_and_another_shape_are_understood_as_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let of = |trainer: &str, shape: &str| {
+            fs_err::write(at("mine.toml"), trainer).unwrap();
+            fs_err::write(at("config.json"), shape).unwrap();
+            let charge = Charge {
+                words: vec!["./train".to_string()],
+                folder: folder.path().to_path_buf(),
+                trainer: Some("mine".to_string()),
+                trainer_files: vec![at("mine.toml")],
+                shape: Some(folder.path().to_path_buf()),
+                ..Charge::default()
+            };
+            charge.understood().unwrap().understood.unwrap()
+        };
+        let usual = "name = \"mine\"\nbase = \"generic\"\n";
+        let first = of(usual, "{}");
+        assert_eq!((first.trainer.as_str(), &first), ("mine", &of(usual, "{}")));
+        let other = of(&format!("{usual}[stop]\nwithin_seconds = 7\n"), "{}");
+        assert_eq!((&other.trainer, &other.shape), (&first.trainer, &first.shape));
+        assert_ne!(other.definition, first.definition);
+        assert_ne!(of(usual, "{ }").shape, first.shape);
+    }
 }

@@ -10,7 +10,7 @@ use plimsoll_launch::{Command, Knob, Settings};
 use plimsoll_machine::{Bytes, Cards, Headroom, Root, Sighting};
 use serde::Serialize;
 
-use super::charge::Charge;
+use super::charge::{Charge, described_in};
 use crate::render::{Fail, OrFail};
 
 /// An estimate.
@@ -149,7 +149,7 @@ fn shape_of(command: &Command, folder: &Path, said: Option<&Path>) -> Result<Opt
         shape.map_err(|fail| fail.context(format!("`{}` describes no model", path.display())))
     };
     if let Some(path) = said {
-        let path = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+        let path = described_in(path);
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         return Ok(Some((read(&path)?, name)));
     }

@@ -128,11 +128,6 @@ impl Remote {
         self.session.patiently(&mut note, deed, done).map_err(failed)
     }
 
-    /// One question, one answer.
-    pub fn ask(&self, ask: &Ask) -> Result<(Answer, Vec<u8>), Fail> {
-        self.with(|link| link.ask(ask), || 0)
-    }
-
     /// Runs one of our verbs there; its output is ours, and so is its exit code. Of a connection that broke nothing is data.
     pub fn exec(&self, words: &[String]) -> Result<(), Fail> {
         let (ending, data) = self.with(
@@ -149,13 +144,20 @@ impl Remote {
 
     /// The run that is meant: by its name, or the one that was started last.
     pub fn run(&self, said: Option<&str>) -> Result<RunSeen, Fail> {
-        let runs = self.runs()?;
         let wanted = said.map(|said| said.trim_end_matches('/').trim_start_matches("runs/"));
-        let found = match wanted {
-            Some(wanted) => runs.iter().find(|run| run.run == wanted),
-            None => runs.iter().max_by_key(|run| run.began_unix_ms),
-        };
-        found.cloned().ok_or_else(|| {
+        let (found, runs) = self.with(
+            |link| {
+                // Of one that is named the others are not looked at.
+                let named = wanted.map(|wanted| follow::one(link, wanted)).transpose();
+                match named {
+                    Err(RemoteError::Refused { .. }) => Ok((None, all(link)?)),
+                    Ok(None) => all(link).map(|runs| (runs.iter().max_by_key(|run| run.began_unix_ms).cloned(), runs)),
+                    named => Ok((named?, Vec::new())),
+                }
+            },
+            || 0,
+        )?;
+        found.ok_or_else(|| {
             let known = runs.iter().map(|run| format!("`{}`", run.run)).collect::<Vec<_>>().join(", ");
             let fail = match wanted {
                 Some(wanted) => Fail::usage(format!("`{}` has no run `{wanted}`", self.name)),
@@ -170,11 +172,21 @@ impl Remote {
 
     /// All runs there.
     pub fn runs(&self) -> Result<Vec<RunSeen>, Fail> {
-        match self.ask(&Ask::Runs {})?.0 {
-            Answer::Runs { runs } => Ok(runs),
-            other => Err(strange(&other)),
-        }
+        self.with(all, || 0)
     }
+}
+
+/// All runs of a far side.
+fn all(link: &Link) -> Result<Vec<RunSeen>, RemoteError> {
+    match link.ask(&Ask::Runs {})?.0 {
+        Answer::Runs { runs } => Ok(runs),
+        other => Err(strange(link, &other)),
+    }
+}
+
+/// An answer to another question.
+pub(super) fn strange(link: &Link, answer: &Answer) -> RemoteError {
+    RemoteError::Far { host: link.host().to_string(), fact: format!("something else than was asked for: {answer:?}") }
 }
 
 /// Runs one of our verbs over a connection; what it says is shown at once, its data is whole when it has ended.
@@ -190,10 +202,7 @@ fn run_there(link: &Link, words: &[String], data: &mut Vec<u8>) -> Result<Ending
             }
             (Answer::Output { talk: false }, bytes) => data.extend(bytes),
             (Answer::Exited { ending }, _) => return Ok(ending),
-            (other, _) => {
-                let fact = format!("something else than was asked for: {other:?}");
-                return Err(RemoteError::Far { host: host(), fact });
-            }
+            (other, _) => return Err(strange(link, &other)),
         }
     }
 }
@@ -223,7 +232,7 @@ pub(super) fn ended(ending: Ending) -> Result<(), Fail> {
 /// What went wrong between the machines.
 pub(super) fn failed(error: RemoteError) -> Fail {
     let exit = match &error {
-        RemoteError::Far { .. } | RemoteError::Pattern { .. } | RemoteError::FarPath { .. } => Exit::BadInput,
+        RemoteError::Refused { .. } | RemoteError::Pattern { .. } | RemoteError::FarPath { .. } => Exit::BadInput,
         _ => Exit::Failed,
     };
     refused(error, exit)
@@ -236,10 +245,6 @@ fn refused(error: RemoteError, exit: Exit) -> Fail {
         Some(hint) => fail.hint(hint),
         None => fail,
     }
-}
-
-fn strange(answer: &Answer) -> Fail {
-    Fail::new(Exit::Failed, anyhow::anyhow!("the far side answers something else: {answer:?}"))
 }
 
 /// What a transfer came to, for programs and people.

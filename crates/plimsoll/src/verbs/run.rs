@@ -166,7 +166,7 @@ pub fn charge_of(trainer: Option<&str>, words: &[String]) -> Result<Charge, Fail
 
 /// The charge of what was said.
 pub fn charge(args: &RunArgs) -> Result<Charge, Fail> {
-    Ok(Charge {
+    let charge = Charge {
         flags: pairs(&args.knob)?.into_iter().collect::<BTreeMap<_, _>>(),
         resume_flag: args.resume_flag.clone(),
         checkpoints: args.checkpoints.clone(),
@@ -182,7 +182,8 @@ pub fn charge(args: &RunArgs) -> Result<Charge, Fail> {
         quiet: args.quiet,
         began_unix_ms: now_unix_ms(),
         ..charge_of(args.trainer.as_deref(), &args.command)?
-    })
+    };
+    charge.understood()
 }
 
 fn named_by_file(path: &Path) -> Result<(Option<String>, Vec<PathBuf>), Fail> {

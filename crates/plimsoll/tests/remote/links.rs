@@ -23,6 +23,18 @@ fn a_far_side_that_says_nothing_is_left_with_what_it_printed() {
 }
 
 #[test]
+fn a_wrapper_that_keeps_the_pipes_open_is_left_as_soon() {
+    let pair = ready!();
+    // Killed, it leaves `cat` behind, which ends with us.
+    let wrapper = pair.path("wrapper");
+    fs_err::write(&wrapper, "#!/bin/sh\nprintf 'One moment: '\ncat\n:\n").unwrap();
+    fs_err::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut probe = pair.command(&["probe", "box"]);
+    let said = probe.env("PLIMSOLL_SSH", &wrapper).env("PLIMSOLL_SSH_PATIENCE", "1").output().unwrap();
+    Said::of(said).must(1, &["`127.0.0.1` says nothing for 1 s but `One moment:`"]);
+}
+
+#[test]
 #[ignore = "waits for the silence of a minute: cargo nextest run -p plimsoll --test remote --run-ignored only frozen"]
 fn a_far_side_that_is_frozen_is_left_after_a_minute_and_asked_again() {
     let pair = ready!();
@@ -119,6 +131,34 @@ fn a_reader_of_logs_that_leaves_ends_them_and_a_lost_tunnel_is_opened_again() {
     until("the page is there again", || page(&address).filter(|page| page.contains("\"status\":\"running\"")));
     assert!(watch.0.try_wait().unwrap().is_none());
     drop(watch);
+    pair.remote(&["stop", "box", &run]).must(0, &[]);
+}
+
+#[test]
+fn a_port_that_somebody_takes_before_the_tunnel_is_no_page() {
+    let pair = ready!();
+    let workshop = workshop();
+    let run =
+        pair.remote(&["train", "box", &job(&workshop), "--steps", "100000"]).must(0, &[]).stdout.trim().to_string();
+    // It comes to the port late.
+    let (wrapper, there, go) = (pair.path("wrapper"), pair.path("there"), pair.path("go"));
+    let wait = format!(": > {}; while [ ! -e {} ]; do sleep 0.05; done", there.display(), go.display());
+    let real = format!("exec ssh -F {} \"$@\"", pair.path("ssh_config").display());
+    fs_err::write(&wrapper, format!("#!/bin/sh\ncase \"$*\" in *' -L '*) {wait};; esac\n{real}\n")).unwrap();
+    fs_err::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut watch = pair.command(&["watch", "box", &run, "--web", "--port", &port.to_string()]);
+    watch.env("PLIMSOLL_SSH", &wrapper).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut watch = Killed(watch.spawn().unwrap());
+    until("the tunnel is opened", || there.exists().then_some(()));
+    let other = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    fs_err::write(&go, "").unwrap();
+    let (mut out, mut err) = (String::new(), String::new());
+    watch.0.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    watch.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(watch.0.wait().unwrap().code(), Some(1), "{err}");
+    assert!(err.contains("Address already in use") && out.is_empty(), "{out}{err}");
+    drop(other);
     pair.remote(&["stop", "box", &run]).must(0, &[]);
 }
 

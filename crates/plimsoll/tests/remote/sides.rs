@@ -124,3 +124,83 @@ fn two_who_push_or_pull_the_same_at_once_do_not_mix_it() {
     Said::of(slow.wait_with_output().unwrap()).must(0, &[]);
     assert_same(&large, &pair.near("here/large"));
 }
+
+/// What others than its owner may do with a file.
+fn others(path: &Path) -> u32 {
+    std::os::unix::fs::MetadataExt::mode(&fs_err::metadata(path).unwrap()) & 0o077
+}
+
+#[test]
+fn what_is_its_owners_alone_is_so_on_the_other_side_and_nobody_else_sees_commands() {
+    let pair = ready!();
+    let private = |path: &Path| {
+        fs_err::write(path, "TOKEN=geheim").unwrap();
+        fs_err::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    };
+    folder(&pair, 3 * MIB);
+    private(&pair.near("stuff/.env"));
+    fs_err::set_permissions(pair.near("stuff/large"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    pair.remote(&["push", "box", "--folder", "stuff"]).must(0, &[]);
+    let there = pushed_to(&pair, "stuff");
+    assert_eq!(
+        ["", ".env", "large", "deep/note"].map(|name| others(&there.join(name)) != 0),
+        [true, false, false, true]
+    );
+    assert_eq!(others(&pair.far("work")), 0);
+    let again = pair.remote(&["push", "box", "--folder", "stuff", "--json"]).must(0, &[]).json();
+    assert_eq!((&again["sent_bytes"], &again["unchanged"]), (&0.into(), &again["files"]));
+    // And back.
+    fs_err::create_dir_all(pair.far("runs/a-1")).unwrap();
+    fs_err::write(pair.far("runs/a-1/journal.jsonl"), "").unwrap();
+    private(&pair.far("runs/a-1/.env"));
+    pair.remote(&["pull", "box", "a-1", "--out", "here"]).must(0, &[]);
+    assert!(others(&pair.near("here/.env")) == 0 && others(&pair.near("here/journal.jsonl")) != 0);
+    // A far folder that is made is nobody else's.
+    let new = pair.path("new/far");
+    pair.remote(&["add", "fresh", &format!("ssh://127.0.0.1:{}{}", pair.port, new.display())]).must(0, &[]);
+    pair.remote(&["status", "fresh"]).must(0, &[]);
+    assert_eq!(others(&new), 0);
+}
+
+#[test]
+fn a_far_side_that_cannot_is_told_from_one_that_was_asked_for_what_cannot_be() {
+    let pair = ready!();
+    folder(&pair, 10);
+    fs_err::write(pair.far("work"), "is no folder").unwrap();
+    pair.remote(&["push", "box", "--folder", "stuff"]).must(1, &["on `127.0.0.1`", "Not a directory"]);
+    fs_err::remove_file(pair.far("work")).unwrap();
+    fs_err::create_dir_all(pair.far("runs/a-1")).unwrap();
+    fs_err::write(pair.far("runs/a-1/journal.jsonl"), "").unwrap();
+    pair.remote(&["pull", "box", "a-1", "--exclude", "[a"]).must(2, &["is not a pattern"]);
+    pair.remote(&["logs", "box", "a-2"]).must(2, &["has no run `a-2`", "it has `a-1`"]);
+}
+
+#[test]
+fn checkpoints_that_are_gone_there_go_here_once_newer_ones_are_whole() {
+    let pair = ready!();
+    let workshop = workshop();
+    let run = pair.remote(&["train", "box", &job(&workshop), "--steps", "100000", "--keep", "1"]);
+    let run = run.must(0, &[]).stdout.trim().to_string();
+    let pull = || {
+        pair.remote(&["stop", "box", &run]).must(0, &["is stopped at step"]);
+        let said = pair.remote(&["pull", "box", &run, "--checkpoints", "--out", "here"]).must(0, &[]).stderr.clone();
+        let steps = |at: PathBuf| {
+            let names = fs_err::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.collect::<std::collections::BTreeSet<String>>()
+        };
+        (said, steps(pair.near("here/checkpoints")), steps(pair.far(&format!("runs/{run}/checkpoints"))))
+    };
+    let (_, before, _) = pull();
+    pair.remote(&["resume", "box", &run]).must(0, &["by itself"]);
+    let step = pair.seen(&run)["step"].as_u64().unwrap();
+    until("it goes on", || (pair.seen(&run)["step"].as_u64().unwrap() > step).then_some(()));
+    let (said, here, there) = pull();
+    assert!(!before.is_subset(&there) && here == there, "{before:?} {here:?} {there:?}");
+    assert!(said.contains("is not there any more, and was removed here"), "{said}");
+    // Where somebody has trained here, what is here may be his own.
+    fs_err::write(pair.near("here/.lock"), "").unwrap();
+    pair.remote(&["resume", "box", &run]).must(0, &["by itself"]);
+    until("it goes on", || (pair.seen(&run)["step"].as_u64().unwrap() > step).then_some(()));
+    let (_, both, last) = pull();
+    assert!(both.is_superset(&here) && both.is_superset(&last), "{both:?} {last:?}");
+}

@@ -114,3 +114,119 @@ fn a_stop_that_comes_too_late_tells_how_the_run_ended() {
     proxy.let_go();
     told(stop).must(0, &["is stopped at step"]);
 }
+
+/// A process that is halted until the test is done with it.
+struct Halted(Pid);
+
+impl Halted {
+    /// The keeper of a run's process: its parent.
+    fn keeper_of(pid: Pid) -> Halted {
+        let (_, parent) = state(pid);
+        kill_process(parent, Signal::STOP).unwrap();
+        Halted(parent)
+    }
+}
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// What a process is doing, and who started it.
+fn state(pid: Pid) -> (char, Pid) {
+    let stat = fs_err::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+    let mut fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    let state = fields.next().unwrap().chars().next().unwrap();
+    (state, Pid::from_raw(fields.next().unwrap().parse().unwrap()).unwrap())
+}
+
+#[test]
+fn a_run_whose_keeper_has_yet_to_write_down_how_it_ended_is_waited_for() {
+    let pair = ready!();
+    let workshop = workshop();
+    let job = job(&workshop);
+    let run = pair.remote(&["train", "box", &job, "--steps", "100000"]).must(0, &[]).stdout.trim().to_string();
+    // It has ended, and its keeper does not get to it.
+    let end = || {
+        let process = pair.kept()[0];
+        let keeper = Halted::keeper_of(process);
+        let stop = starting(&pair, &["stop", "box", &run]);
+        until("it has ended", || (state(process).0 == 'Z').then_some(()));
+        (keeper, stop)
+    };
+    let (keeper, stop) = end();
+    let seen = pair.seen(&run);
+    assert!(seen["alive"] == true && seen["ending"].is_null(), "{seen}");
+    drop(keeper);
+    told(stop).must(0, &["is stopped at step"]);
+    // Started again meanwhile, nothing of the first start is written over what is written down of the second.
+    pair.remote(&["resume", "box", &run]).must(0, &["by itself"]);
+    let (keeper, stop) = end();
+    drop(stop);
+    let resume = starting(&pair, &["resume", "box", &run]);
+    let sessions = [pair.far("").display().to_string(), "serve".to_string()];
+    until("it is asked for", || (!processes(&[&sessions[0], &sessions[1]]).is_empty()).then_some(()));
+    drop(keeper);
+    told(resume).must(0, &["goes on at `box` by itself"]);
+    let seen = pair.seen(&run);
+    assert!(seen["alive"] == true && seen["ending"].is_null(), "{seen}");
+    pair.remote(&["stop", "box", &run]).must(0, &["is stopped at step"]);
+}
+
+#[test]
+fn a_run_that_goes_on_by_hand_is_told_and_not_called_ended() {
+    let pair = ready!();
+    let workshop = workshop();
+    let run =
+        pair.remote(&["train", "box", &job(&workshop), "--steps", "100000"]).must(0, &[]).stdout.trim().to_string();
+    pair.remote(&["stop", "box", &run]).must(0, &["is stopped at step"]);
+    let mut by_hand = Command::new(pair.far_program());
+    by_hand.arg("resume").arg(pair.far("runs").join(&run)).current_dir(pair.far(""));
+    let mut by_hand = Killed(by_hand.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let seen = until("it works", || Some(pair.seen(&run)).filter(|seen| seen["by_hand"] == true));
+    assert_eq!(seen["alive"], false, "{seen}");
+    let told_so = ["works there, but was not started from afar", "hint: stop it where it was started"];
+    pair.remote(&["stop", "box", &run]).must(1, &told_so);
+    let logs = starting(&pair, &["logs", "box", &run, "-f"]);
+    pair.remote(&["resume", "box", &run]).must(2, &["ended"]);
+    kill_process(Pid::from_child(&by_hand.0), Signal::TERM).unwrap();
+    by_hand.0.wait().unwrap();
+    told(logs).must(0, &["was not last started from afar"]);
+    pair.remote(&["stop", "box", &run]).must(0, &["nobody works on"]);
+}
+
+#[test]
+fn what_nobody_keeps_does_not_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let begun = folder.path().join("begun");
+    let begin = |said: &str| {
+        let mut begin = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        begin.args(["remote-agent", "begin", "/bin/sh", "--", "-c", "echo $1 > $0"]).arg(&begun).arg("x");
+        let mut child = begin.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(said.as_bytes()).unwrap();
+        child.wait().unwrap().code()
+    };
+    assert_eq!((begin(""), begun.exists()), (Some(1), false));
+    assert_eq!((begin("\n"), fs_err::read_to_string(&begun).unwrap().as_str()), (Some(0), "x\n"));
+}
+
+#[test]
+fn a_trainer_that_is_only_known_here_is_an_error_and_its_run_is_stopped() {
+    let pair = ready!();
+    let trainers = pair.path("config/plimsoll/trainers");
+    fs_err::create_dir_all(&trainers).unwrap();
+    let mine = "name = \"mine\"\nsays = \"ours\"\nbase = \"generic\"\n[recognise]\nflags = [\"--mine\"]\n";
+    fs_err::write(trainers.join("mine.toml"), mine).unwrap();
+    fs_err::write(pair.near("train.sh"), "#!/bin/sh\nsleep 1000\n").unwrap();
+    let command = ["--", "sh", "train.sh", "--mine"];
+    let differs = ["`understood.trainer`: asked `\"mine\"`, arrived `\"generic\"`", "was stopped"];
+    pair.remote(&[&["run", "box"], &command[..]].concat()).must(1, &differs);
+    all_end(&pair, 1);
+    // In the folder that is sent it is known there too.
+    fs_err::rename(trainers.join("mine.toml"), pair.near("mine.toml")).unwrap();
+    let run = pair.remote(&[&["run", "box", "--trainer", "mine.toml"], &command[..]].concat());
+    let run = run.must(0, &["goes on at `box`"]).stdout.trim().to_string();
+    pair.remote(&["stop", "box", &run]);
+    all_end(&pair, 2);
+}

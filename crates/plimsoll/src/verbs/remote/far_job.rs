@@ -71,6 +71,9 @@ impl FarJob {
                 job.add(file, places.of_data(file)?, &data)?;
             }
         }
+        // A file may be trained and evaluated on.
+        let mut seen = std::collections::BTreeSet::new();
+        job.load.items.retain(|item| seen.insert(item.to.clone()));
         for entry in settings.entries() {
             let said = *entry.origin != settings::Origin::Default;
             job.entries.push(Sent { key: entry.key, value: places.moved(entry.key, entry.value)?, said });
@@ -95,9 +98,6 @@ impl FarJob {
         } else {
             items.push(Item { from: path.to_path_buf(), to });
         }
-        // A file may be trained and evaluated on.
-        let mut seen = std::collections::BTreeSet::new();
-        items.retain(|item| seen.insert(item.to.clone()));
         Ok(())
     }
 

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-use plimsoll_recover::atomic_write;
+use plimsoll_recover::{atomic_write, checkpoint};
+use plimsoll_remote::pull::list;
 use plimsoll_remote::push::{Care, Item, Pushed};
 use plimsoll_remote::select::{Excludes, USUAL, files};
+use plimsoll_remote::wire::Listed;
 use plimsoll_remote::{FarPath, Link, RemoteError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -20,10 +22,14 @@ use crate::settings::Settings;
 /// Says which run of which remote a folder was brought from.
 const MARK: &str = ".remote.json";
 
+/// Where a run has its checkpoints.
+const CHECKPOINTS: &str = "checkpoints";
+/// Whoever trains in a folder leaves it there; it is never brought.
+const RUN_LOCK: &str = ".lock";
 /// Who brings it has it alone.
 const LOCK: &str = ".remote.lock";
-/// What of a run stays where it is.
-const LEFT: &[&str] = &[".lock", ".*.tmp-*", MARK, LOCK];
+/// What of a run stays where it is; checkpoints that are being written or deleted too.
+const LEFT: &[&str] = &[RUN_LOCK, ".*.tmp-*", ".tmp-step-*", ".old-step-*", MARK, LOCK];
 
 /// What is to be there before anything is done with it.
 #[derive(Clone, Debug, Default)]
@@ -124,7 +130,7 @@ pub fn pull(args: &FarPullArgs) -> Result<(), Fail> {
         let text = serde_json::to_vec_pretty(&mark).or_failed()?;
         atomic_write(&out.join(MARK), &text).or_failed()?;
     }
-    let checkpoints = (!args.checkpoints).then_some("checkpoints");
+    let checkpoints = (!args.checkpoints).then_some(CHECKPOINTS);
     let exclude = LEFT.iter().copied().chain(checkpoints).chain(args.exclude.iter().map(String::as_str));
     let exclude: Vec<String> = exclude.map(str::to_string).collect();
     let (from, most) = (far(format!("runs/{run}"))?, Cell::new(0));
@@ -132,12 +138,38 @@ pub fn pull(args: &FarPullArgs) -> Result<(), Fail> {
         remote.shown.show(&run, pulled.done, pulled.total);
         most.set(most.get().max(pulled.done.0));
     };
-    let pulled =
-        remote.with(|link| plimsoll_remote::pull::pull(link, &from, &exclude, &out, &mut shown), || most.get())?;
+    let (pulled, gone) = remote.with(
+        |link| {
+            let pulled = plimsoll_remote::pull::pull(link, &from, &exclude, &out, &mut shown)?;
+            let gone = if args.checkpoints { forget(link, &from, &out)? } else { Vec::new() };
+            Ok((pulled, gone))
+        },
+        || most.get(),
+    )?;
     if !args.json {
         render::data(out.display())?;
     }
+    for step in gone {
+        render::talk(format!("the checkpoint of step {step} is not there any more, and was removed here"));
+    }
     told(&pulled, &format!("{}:{run}", remote.name), args.json)
+}
+
+/// Removes the checkpoints in `out` that are gone over there, now that those are whole which have taken their place; their steps.
+/// Where somebody has trained here, they may be this machine's own, and stay.
+fn forget(link: &Link, run: &FarPath, out: &Path) -> Result<Vec<u64>, RemoteError> {
+    if out.join(RUN_LOCK).exists() {
+        return Ok(Vec::new());
+    }
+    let there = match list(link, &run.join(&FarPath::new(CHECKPOINTS)?)?, &[]) {
+        Ok(there) => there,
+        // It has none.
+        Err(RemoteError::Refused { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let step = |file: &Listed| file.path.as_str().split_once('/')?.0.strip_prefix("step-")?.parse().ok();
+    let steps: Vec<u64> = there.iter().filter_map(step).collect();
+    Ok(checkpoint::follow(&out.join(CHECKPOINTS), &steps)?)
 }
 
 /// The right to write into a folder of a run. The kernel takes it back, whatever ends us.

@@ -8,7 +8,7 @@ use plimsoll_remote::wire::{Answer, Ask, Ending, RunSeen};
 use plimsoll_remote::{FarPath, Link, RemoteError};
 use serde_json::json;
 
-use super::{Remote, ended, failed, show, tunnel};
+use super::{Remote, ended, failed, show, strange, tunnel};
 use crate::args::{FarJobArgs, FarLogsArgs, FarWatchArgs};
 use crate::render::{self, Exit, Fail};
 
@@ -16,6 +16,8 @@ use crate::render::{self, Exit, Fail};
 const TERM: i32 = 15;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(300);
+/// Looks at a log from one at its run to the next.
+const LOOKS: u64 = 4;
 
 /// A log that is read as it grows; where it was read to outlives a connection.
 pub struct Log {
@@ -43,9 +45,7 @@ impl Log {
                     said(&bytes);
                     any = true;
                 }
-                (other, _) => {
-                    return Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") });
-                }
+                (other, _) => return Err(strange(link, &other)),
             }
         }
     }
@@ -54,27 +54,29 @@ impl Log {
 /// Shows what a run says.
 pub fn logs(args: &FarLogsArgs) -> Result<(), Fail> {
     let remote = Remote::named(&args.of.name)?;
-    let run = remote.run(args.of.run.as_deref())?.run;
-    let mut log = Log::of(&run, args.all.then_some(0))?;
-    let read = Cell::new(0u64);
+    let seen = remote.run(args.of.run.as_deref())?;
+    let (name, run) = (&remote.name, &seen.run);
+    if seen.by_hand || seen.began_unix_ms == 0 {
+        let fact = format!("`{run}` was not last started from afar, and what it says since then is not in its log");
+        render::talk(format!("{fact}; plimsoll remote watch {name} {run}"));
+    }
+    let (mut log, looks) = (Log::of(run, args.all.then_some(0))?, Cell::new(0u64));
     remote.with(
         |link| {
             loop {
                 // What is said before the end is there once the end is seen.
-                let over = !args.follow || !one(link, &run)?.alive;
-                let (mut count, mut heard) = (0, true);
-                log.catch_up(link, &mut |bytes| {
-                    heard &= show(false, bytes);
-                    count += 1;
-                })?;
-                read.set(read.get() + count);
+                let asked = args.follow && looks.get() % LOOKS == 0;
+                let over = !args.follow || (asked && !one(link, run)?.is_worked_on());
+                let mut heard = true;
+                log.catch_up(link, &mut |bytes| heard &= show(false, bytes))?;
+                looks.set(looks.get() + 1);
                 if over || !heard {
                     return Ok(());
                 }
                 std::thread::sleep(PAUSE);
             }
         },
-        || read.get(),
+        || looks.get(),
     )
 }
 
@@ -82,7 +84,7 @@ pub fn logs(args: &FarLogsArgs) -> Result<(), Fail> {
 pub fn one(link: &Link, run: &str) -> Result<RunSeen, RemoteError> {
     match link.ask(&Ask::Run { run: run.to_string() })?.0 {
         Answer::Runs { runs } if runs.len() == 1 => Ok(runs[0].clone()),
-        other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
+        other => Err(strange(link, &other)),
     }
 }
 
@@ -104,6 +106,10 @@ pub fn watch(args: &FarWatchArgs) -> Result<(), Fail> {
 pub fn stop(args: &FarJobArgs) -> Result<(), Fail> {
     let remote = Remote::named(&args.name)?;
     let seen = remote.run(args.run.as_deref())?;
+    if seen.by_hand {
+        let fact = format!("`{}` works there, but was not started from afar", seen.run);
+        return Err(Fail::new(Exit::Failed, anyhow::anyhow!(fact)).hint("stop it where it was started"));
+    }
     if !seen.alive {
         render::talk(format!("nobody works on `{}`: {}", seen.run, seen.status));
         return Ok(());
@@ -168,15 +174,17 @@ fn line(run: &RunSeen) -> String {
         total => format!("  step {}/{total}", run.step),
     };
     let loss = run.loss.map_or(String::new(), |loss| format!("  loss {loss:.4}"));
-    let left = run.eta_seconds.filter(|_| run.alive).map_or(String::new(), |left| format!("  {left:.0} s left"));
-    let exit = match run.ending {
+    let left =
+        run.eta_seconds.filter(|_| run.is_worked_on()).map_or(String::new(), |left| format!("  {left:.0} s left"));
+    let exit = match run.ending.filter(|_| !run.by_hand) {
         Some(Ending::Code(code)) if code != 0 => format!("  exit {code}"),
         Some(Ending::Signal(signal)) => format!("  signal {signal}"),
         _ => String::new(),
     };
     let there = run.host.as_ref().map_or(String::new(), |host| format!("  on {host}"));
+    let by_hand = if run.by_hand { "  by hand" } else { "" };
     let why = run.why.as_ref().map_or(String::new(), |why| format!("  {why}"));
-    format!("{}  {}{there}{steps}{loss}{left}{exit}{why}", run.run, run.status)
+    format!("{}  {}{there}{by_hand}{steps}{loss}{left}{exit}{why}", run.run, run.status)
 }
 
 #[cfg(test)]

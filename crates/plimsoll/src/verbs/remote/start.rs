@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_remote::echo::flat;
+use plimsoll_remote::keep::is_run_name;
 use plimsoll_remote::wire::{Answer, Ask, Echo, Ending, RunSeen, Word};
 use plimsoll_remote::{FarPath, Link, RemoteError, digest_of, token};
 use serde_json::json;
@@ -14,7 +15,7 @@ use super::far_job::{FarJob, fair_name, same};
 use super::files::{folder_load, sending};
 use super::follow::{Log, one};
 use super::run_words::run_words;
-use super::{Remote, ended, failed, origin, show, told};
+use super::{Remote, ended, failed, origin, show, strange, told};
 use crate::args::{FarJobArgs, FarPlanArgs, FarRunArgs, FarTrainArgs};
 use crate::render::{self, Exit, Fail};
 use crate::settings::Settings;
@@ -23,7 +24,7 @@ use crate::verbs::run as run_verb;
 /// Between two looks at a run that is being planned.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What of a charge is another thing on another machine.
+/// What of a charge is another thing on another machine; what is in those files is compared.
 const ELSEWHERE: &[&str] = &["folder", "began_unix_ms", "trainer_files", "shape"];
 
 /// Plans a job on the other machine.
@@ -41,7 +42,7 @@ fn resolved(link: &Link, job: &FarJob, path: &FarPath) -> Result<(), RemoteError
     job.write(link, path)?;
     match link.ask(&Ask::Resolve { path: path.clone() })?.0 {
         Answer::Resolved { text } => job.check(link.host(), link.dir(), &text),
-        other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
+        other => Err(strange(link, &other)),
     }
 }
 
@@ -129,8 +130,9 @@ struct Started {
 
 fn start(link: &Link, ask: &Ask) -> Result<Started, RemoteError> {
     match link.ask(ask)?.0 {
-        Answer::Started { run, log_from, already } => Ok(Started { run, log_from, already }),
-        other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
+        // It is shown, and becomes a part of commands.
+        Answer::Started { run, log_from, already } if is_run_name(&run) => Ok(Started { run, log_from, already }),
+        other => Err(strange(link, &other)),
     }
 }
 
@@ -138,7 +140,7 @@ fn start(link: &Link, ask: &Ask) -> Result<Started, RemoteError> {
 fn echo(link: &Link, run: &str) -> Result<Option<Echo>, RemoteError> {
     match link.ask(&Ask::Echo { run: run.to_string() })?.0 {
         Answer::Echoed { echo } => Ok(echo),
-        other => Err(RemoteError::Far { host: link.host().to_string(), fact: format!("{other:?}") }),
+        other => Err(strange(link, &other)),
     }
 }
 
@@ -221,4 +223,31 @@ fn see_off(remote: &Remote, started: &Started, check: Option<Check>, json: bool)
 /// Whether a run that is alive is past its planning, also where its records of before say how it ended then.
 fn has_begun(seen: &RunSeen) -> bool {
     matches!(seen.status.as_str(), "running" | "finished")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_trainer_over_there_is_told_and_other_places_of_files_are_not() {
+        let asked = json!({
+            "folder": "/here", "words": ["sh"], "shape": "/here/config.json", "trainer_files": ["/here/mine.toml"],
+            "understood": { "trainer": "mine", "launcher": null, "definition": "a1", "shape": "b2" },
+        });
+        let mut there = asked.clone();
+        for (key, value) in [("folder", "/there"), ("shape", "/there/config.json")] {
+            there[key] = value.into();
+        }
+        there["trainer_files"] = json!(["/there/mine.toml"]);
+        charged("box", &asked, &there.to_string()).unwrap();
+        let told = |key: &str, value: &str| {
+            let mut there = there.clone();
+            there["understood"][key] = value.into();
+            charged("box", &asked, &there.to_string()).unwrap_err().to_string()
+        };
+        assert!(told("trainer", "generic").contains("`understood.trainer`: asked `\"mine\"`, arrived `\"generic\"`"));
+        assert!(told("definition", "a2").contains("`understood.definition`"));
+        assert!(told("shape", "b3").contains("`understood.shape`"));
+    }
 }

@@ -1,30 +1,37 @@
 //! `plimsoll remote watch`: the view of a run, through ssh: a terminal of its own, or the page's port.
 
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use plimsoll_recover::shell_word;
 use plimsoll_remote::RemoteError;
 use plimsoll_remote::wire::{Answer, Ask};
 
-use super::{Remote, failed};
+use super::{Remote, failed, strange};
 use crate::render::{self, Exit, Fail, OrFail};
 
 /// Between two looks at whether the tunnel stands.
 const LOOK: Duration = Duration::from_millis(500);
-/// Most bytes before the page's address.
+/// Most bytes before the page's address, and before a tunnel stands.
 const LONGEST: usize = 64 << 10;
 /// How long a tunnel may take to stand.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What the far end of a tunnel says once it stands: ssh starts nothing over there before it has the port here.
+const STANDS: &str = "plimsoll-tunnel";
+/// Tunnels in a row that may be lost soon after they stood.
+const LOST: u32 = 5;
+/// One that stood for so long was lost by chance.
+const LONG: Duration = Duration::from_secs(60);
 
 /// The view in this terminal: ssh makes one over there.
 pub fn terminal(remote: &Remote, folder: &str) -> Result<(), Fail> {
     let ssh = remote.session.ssh();
     let dir = ssh.address().dir_word();
-    let script = format!("cd {dir} && exec {} watch {}", remote.session.far_program(), plimsoll_remote::quoted(folder));
+    let script = format!("cd {dir} && exec {} watch {}", remote.session.far_program(), shell_word(folder));
     let status = ssh.command(&["-t"], Some(&script)).status();
     let status = status.map_err(|source| failed(RemoteError::NoSsh { program: ssh.program().to_string(), source }))?;
     match status.code() {
@@ -44,10 +51,6 @@ pub fn web(remote: &Remote, folder: &str, port: u16) -> Result<(), Fail> {
         |link| {
             let words = ["watch", folder, "--web", "--port", "0"].map(str::to_string).to_vec();
             link.tell(&Ask::Exec { words, folder: None }, &[])?;
-            let strange = |answer: Answer| RemoteError::Far {
-                host: link.host().to_string(),
-                fact: format!("no page is served: {answer:?}"),
-            };
             let mut told = String::new();
             let far_port = loop {
                 match link.answer()? {
@@ -55,22 +58,26 @@ pub fn web(remote: &Remote, folder: &str, port: u16) -> Result<(), Fail> {
                         told.push_str(&String::from_utf8_lossy(&bytes));
                     }
                     (Answer::Output { talk: true }, bytes) => _ = super::show(true, &bytes),
-                    (other, _) => return Err(strange(other)),
+                    (other, _) => return Err(strange(link, &other)),
                 }
                 if let Some(port) = port_of(&told) {
                     break port;
                 }
             };
-            let mut tunnel = Tunnel::open(remote, port, far_port)?;
+            let (mut tunnel, mut lost) = (Tunnel::open(remote, port, far_port)?, 0);
             let _ = render::data(format!("http://127.0.0.1:{port}/"));
             // The page is there as long as both stand; Ctrl-C ends all.
             loop {
                 match link.answer_within(LOOK)? {
                     Some((Answer::Output { talk }, bytes)) => _ = super::show(talk, &bytes),
                     Some((Answer::Exited { .. }, _)) => return Ok(()),
-                    Some((other, _)) => return Err(strange(other)),
+                    Some((other, _)) => return Err(strange(link, &other)),
                     // Its connection is one of its own, and breaks alone.
                     None if tunnel.is_gone()? => {
+                        lost = if tunnel.since.elapsed() < LONG { lost + 1 } else { 0 };
+                        if lost > LOST {
+                            return Err(tunnel.failed(remote));
+                        }
                         remote.shown.note("the tunnel of the page was lost; it is opened again");
                         tunnel = Tunnel::open(remote, port, far_port)?;
                     }
@@ -101,6 +108,9 @@ fn free(port: u16) -> Result<u16, Fail> {
 /// ssh that leads a port there. It is killed with us, whatever ends us: by itself it waits for what goes through it.
 struct Tunnel {
     ssh: Child,
+    said: Receiver<String>,
+    /// When it began to stand.
+    since: Instant,
 }
 
 impl Tunnel {
@@ -109,8 +119,8 @@ impl Tunnel {
         let lead = format!("127.0.0.1:{port}:127.0.0.1:{far_port}");
         // A master connection of the user's would take the port over, and keep it.
         let options = ["-T", "-o", "ExitOnForwardFailure=yes", "-o", "ControlPath=none", "-L", &lead];
-        let mut command = ssh.command(&options, Some("cat >/dev/null"));
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut command = ssh.command(&options, Some(&format!("echo {STANDS}; exec cat >/dev/null")));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: between fork and exec one system call is made: no allocation, no lock.
         unsafe {
             command.pre_exec(|| {
@@ -120,29 +130,34 @@ impl Tunnel {
         };
         let started = command.spawn();
         let mut child = started.map_err(|source| RemoteError::NoSsh { program: ssh.program().to_string(), source })?;
-        let (to, said) = channel();
-        if let Some(stderr) = child.stderr.take() {
-            std::thread::spawn(move || {
-                BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|line| to.send(line))
-            });
-        }
-        let mut tunnel = Tunnel { ssh: child };
+        let said = child.stderr.take().map_or_else(|| channel().1, lines);
+        let heard = child.stdout.take().map_or_else(|| channel().1, |stdout| lines(stdout.take(LONGEST as u64)));
+        let mut tunnel = Tunnel { ssh: child, said, since: Instant::now() };
         let by = Instant::now() + PATIENCE;
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            let gone = tunnel.ssh.try_wait()?.is_some();
-            if gone || Instant::now() > by {
-                let said = said.try_iter().collect::<Vec<_>>().join("; ");
-                return Err(RemoteError::Shell { host: ssh.address().host().to_string(), said });
+        // That somebody listens at the port says nothing: it may be another one, who took it before ssh did.
+        while let Ok(line) = heard.recv_timeout(by.saturating_duration_since(Instant::now())) {
+            if line.trim_end().ends_with(STANDS) {
+                tunnel.since = Instant::now();
+                return Ok(tunnel);
             }
-            std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(tunnel)
+        Err(tunnel.failed(remote))
     }
-}
 
-impl Tunnel {
     fn is_gone(&mut self) -> Result<bool, RemoteError> {
         Ok(self.ssh.try_wait()?.is_some())
+    }
+
+    /// What ssh said of it, which ends here.
+    fn failed(&mut self, remote: &Remote) -> RemoteError {
+        let _ = self.ssh.kill();
+        let _ = self.ssh.wait();
+        let by = Instant::now() + LOOK;
+        let mut said = Vec::new();
+        while let Ok(line) = self.said.recv_timeout(by.saturating_duration_since(Instant::now())) {
+            said.push(line.trim().to_string());
+        }
+        RemoteError::Shell { host: remote.session.ssh().address().host().to_string(), said: said.join("; ") }
     }
 }
 
@@ -151,6 +166,13 @@ impl Drop for Tunnel {
         let _ = self.ssh.kill();
         let _ = self.ssh.wait();
     }
+}
+
+/// The lines of a pipe, as they come.
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (to, lines) = channel();
+    std::thread::spawn(move || BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+    lines
 }
 
 #[cfg(test)]
