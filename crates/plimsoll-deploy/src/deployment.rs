@@ -60,8 +60,9 @@ impl Claim {
         let wrong = || DeployError::NotAClaim { text: text.to_string() };
         let (name, path) = text.split_once('=').ok_or_else(wrong)?;
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-        let fine = !name.is_empty() && name.chars().all(label) && path.starts_with('/') && path.len() > 1;
-        fine.then(|| Claim { name: name.to_string(), path: path.trim_end_matches('/').to_string() }).ok_or_else(wrong)
+        let path = path.trim_end_matches('/');
+        let fine = !name.is_empty() && name.chars().all(label) && path.starts_with('/');
+        fine.then(|| Claim { name: name.to_string(), path: path.to_string() }).ok_or_else(wrong)
     }
 
     fn holds(&self, path: &str) -> bool {
@@ -199,7 +200,7 @@ mod tests {
         let claim = Claim::parse("disk=/data/").unwrap();
         assert_eq!(claim, Claim { name: "disk".into(), path: "/data".into() });
         assert!(claim.holds("/data") && claim.holds("/data/x") && !claim.holds("/database"));
-        for wrong in ["disk", "=/data", "disk=data", "Disk=/data", "disk=/"] {
+        for wrong in ["disk", "=/data", "disk=data", "Disk=/data", "disk=/", "disk=//"] {
             assert!(Claim::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,6 +1,7 @@
-//! Cards and cores of a trainer: what was said, else what its ranks and loader processes take of the machine that it is planned for.
+//! Cards and cores of a job: what was said, else what its ranks, threads and loaders take of the machine that it is planned for.
 //!
-//! It needs no estimate: a trainer whose memory nobody can tell wants its cards all the same.
+//! It needs no estimate: a trainer whose memory nobody can tell wants its cards all the same. Where the machine is known, nothing asks for
+//! more cores than it has: Slurm refuses such a job, and a pod waits for ever.
 
 /// Cores for each rank on a card where neither its loader processes nor the machine are known: its own, and a few that read.
 const CORES_A_RANK: u64 = 4;
@@ -46,6 +47,8 @@ pub fn hardware(wants: Wants) -> Hardware {
         false => 0,
     };
     let counted = workers.map(|workers| ranks.saturating_mul(workers.saturating_add(1)));
+    // One with fewer cards than it gets is not the machine that it will run on.
+    let most = cores.filter(|_| cards <= there);
     let wanted = match (on_card, counted) {
         (true, Some(counted)) => counted,
         // Its cards' part of the machine.
@@ -56,7 +59,14 @@ pub fn hardware(wants: Wants) -> Hardware {
         // Without a card it computes on all cores.
         (false, counted) => cores.or(counted).unwrap_or(CORES_A_RANK),
     };
+    let wanted = most.map_or(wanted, |most| wanted.min(most));
     Hardware { cards, cores: said_cores.unwrap_or(wanted).max(1), ranks }
+}
+
+/// Cores of a job of our own: threads that compute, and those that read beside them as far as the machine has cores for both. More threads
+/// than it has cores were asked for with another machine in mind.
+pub fn cores(compute: u64, loader: u64, machine: u64) -> u64 {
+    compute.saturating_add(loader).min(machine.max(compute)).max(1)
 }
 
 #[cfg(test)]
@@ -99,7 +109,39 @@ mod tests {
         assert_eq!(hardware(unseen), Hardware { cards: 4, cores: 16, ranks: 4 });
     }
 
+    #[test]
+    fn ranks_and_loaders_share_the_cores_where_there_are_fewer() {
+        let four = Wants { on_card: true, ranks: Some(4), workers: Some(8), cards: 4, ..Wants::default() };
+        assert_eq!(both(four), (4, 36));
+        assert_eq!(both(Wants { cores: Some(32), ..four }), (4, 32));
+        assert_eq!(both(Wants { cores: Some(2), workers: None, ..four }), (4, 2));
+        // This is not the machine with the four cards.
+        assert_eq!(both(Wants { cores: Some(32), cards: 1, ..four }), (4, 36));
+        // What was said holds.
+        assert_eq!(both(Wants { cores: Some(32), said_cores: Some(40), ..four }), (4, 40));
+    }
+
+    #[test]
+    fn a_job_of_our_own_takes_the_cores_that_there_are_and_threads_that_were_asked_for() {
+        assert_eq!(cores(4, 2, 8), 6);
+        // All cores compute, and one more thread reads.
+        assert_eq!(cores(8, 1, 8), 8);
+        assert_eq!(cores(16, 2, 8), 16);
+        assert_eq!(cores(0, 0, 0), 1);
+    }
+
     proptest! {
+        #[test]
+        fn no_more_cores_than_the_machine_has(
+            on_card: bool,
+            ranks in proptest::option::of(0u64..9),
+            workers in proptest::option::of(0u64..9),
+            cores in 1u64..99,
+        ) {
+            let got = hardware(Wants { on_card, ranks, workers, cards: 8, cores: Some(cores), ..Wants::default() });
+            prop_assert!(got.cores <= cores, "{got:?}");
+        }
+
         #[test]
         fn a_core_at_least_and_a_card_wherever_it_computes_on_one(
             on_card: bool,

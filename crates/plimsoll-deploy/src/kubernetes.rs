@@ -58,14 +58,32 @@ pub fn kubernetes(deployment: &Deployment) -> String {
         0 => String::new(),
         cards => format!("              nvidia.com/gpu: {cards}\n"),
     };
+    // It takes as many threads as it finds cores, and is planned for these. Trainers of others count the node's, and would wait in turn.
+    let bound = match d.kind {
+        Kind::Native => format!("              cpu: {}\n", d.cores.max(1)),
+        Kind::Foreign => String::new(),
+    };
     out += &format!(
-        "          resources:\n            # {}.\n            limits:\n              memory: {mib}Mi\n{cards}            \
-         requests:\n              memory: {mib}Mi\n              cpu: {}\n{cards}",
+        "          resources:\n            # {}.\n            limits:\n              memory: {mib}Mi\n{bound}{cards}            \
+         requests:\n              memory: {mib}Mi\n              # Of {} cores: a node keeps a part of its own for itself.\n              \
+         cpu: {}\n{cards}",
         comment(&d.memory.says()),
-        d.cores.max(1)
+        d.cores.max(1),
+        requested(d.cores)
     );
     volumes(&mut out, d);
     out
+}
+
+/// What a pod asks for, that wants so many cores: less by a tenth and by half a core at least. A node gives pods less than it has, and its
+/// own daemons have asked already: whoever asks for all waits for ever.
+fn requested(cores: u64) -> String {
+    let all = cores.clamp(1, u64::MAX / 1000) * 1000;
+    let thousandths = all - (all / 10).max(500);
+    match thousandths % 1000 {
+        0 => (thousandths / 1000).to_string(),
+        _ => format!("{thousandths}m"),
+    }
 }
 
 fn variables(out: &mut String, d: &Deployment) {
@@ -123,5 +141,17 @@ fn volumes(out: &mut String, d: &Deployment) {
     }
     if !mounts.is_empty() {
         *out += &format!("          volumeMounts:\n{mounts}      volumes:\n{volumes}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::requested;
+
+    #[test]
+    fn a_pod_asks_for_less_than_a_node_of_so_many_cores_has() {
+        let asked: Vec<String> = [1, 2, 4, 8, 20, 64].map(requested).to_vec();
+        assert_eq!(asked, ["500m", "1500m", "3500m", "7200m", "18", "57600m"]);
+        assert_eq!(requested(0), "500m");
     }
 }

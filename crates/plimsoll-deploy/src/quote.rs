@@ -70,13 +70,7 @@ pub fn systemd(word: &str) -> String {
 }
 
 /// A word as a shell takes it.
-pub fn shell(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_string(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
-}
+pub use plimsoll_recover::shell_word as shell;
 
 /// Text for a comment: one line of it.
 pub fn comment(text: &str) -> String {

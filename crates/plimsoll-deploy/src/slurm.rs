@@ -15,8 +15,24 @@ const WORK_SECONDS: u64 = 300;
 const SOONER_SECONDS: u64 = 60;
 /// What to do where the time is too short.
 const HINT: &str = "give sbatch a longer --time, or plimsoll deploy a shorter --stop-within";
-/// Variables that any program wants.
-const USUAL: [&str; 4] = ["HOME", "PATH", "USER", "LANG"];
+/// Variables that any program wants: a list leaves out all others. Without the middle ones, `module load`, an environment of Python's,
+/// and the rates that were measured would be lost. One that is not set does no harm.
+const USUAL: [&str; 14] = [
+    "HOME",
+    "PATH",
+    "USER",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "PYTHONPATH",
+    "XDG_CACHE_HOME",
+    "XDG_STATE_HOME",
+    "XDG_CONFIG_HOME",
+    "TMPDIR",
+];
 
 /// The script.
 pub fn slurm(deployment: &Deployment) -> Result<String, DeployError> {
@@ -35,7 +51,8 @@ pub fn slurm(deployment: &Deployment) -> Result<String, DeployError> {
     out += &format!("# {}\n", crate::quote::comment(&d.grace.says));
     out += &format!("#SBATCH --signal=B:USR1@{}\n", d.grace.seconds);
     out += "#SBATCH --requeue\n#SBATCH --open-mode=append\n";
-    let names: Vec<&str> = USUAL.into_iter().chain(d.variables.iter().map(String::as_str)).collect();
+    let asked = d.variables.iter().map(String::as_str).filter(|name| !USUAL.contains(name));
+    let names: Vec<&str> = USUAL.into_iter().chain(asked).collect();
     out += &format!(
         "# By name; the values are those of the shell that submits.\n#SBATCH --export={}\n\n",
         names.join(",")

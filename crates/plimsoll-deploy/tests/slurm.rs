@@ -194,9 +194,21 @@ impl Cluster {
     }
 
     fn ask(&self, program: &str, words: &[&str]) -> Output {
+        self.command(program, words).output().unwrap()
+    }
+
+    fn command(&self, program: &str, words: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(words).current_dir(self.folder.path()).env("SLURM_CONF", self.folder.path().join("slurm.conf"));
-        command.output().unwrap()
+        command
+    }
+
+    /// The environment that a job will start with, as the controller keeps it: a count, and texts that end with a zero byte.
+    fn environment(&self, id: u64) -> Vec<String> {
+        let path = format!("hash.{}/job.{id}/environment", id % 10);
+        let kept = fs_err::read(self.folder.path().join(path)).unwrap();
+        let texts = kept[4..].split(|byte| *byte == 0).filter(|text| !text.is_empty());
+        texts.map(|text| String::from_utf8_lossy(text).into_owned()).collect()
     }
 }
 
@@ -268,4 +280,38 @@ fn slurm_understands_what_the_script_asks_for() {
         text_of(&cluster.ask("scontrol", &["write", "batch_script", id.trim(), "-"])),
         render(Target::Slurm, &odd()).unwrap()
     );
+}
+
+#[test]
+fn slurm_takes_along_what_programs_on_cards_need_and_what_is_not_set_does_no_harm() {
+    let cluster = match Cluster::start() {
+        Ok(cluster) => cluster,
+        Err(why) => return skip(&why),
+    };
+    let (_folder, path) = script(&Deployment { variables: vec!["HF_TOKEN".into(), "TMPDIR".into()], ..native() });
+    let set = [
+        ("LD_LIBRARY_PATH", "/opt/cuda/lib64:/opt/nccl"),
+        ("CUDA_HOME", "/opt/cuda"),
+        ("CUDA_PATH", "/opt/cuda"),
+        ("VIRTUAL_ENV", "/opt/env"),
+        ("PYTHONPATH", "/opt/a b"),
+        ("XDG_CACHE_HOME", "/scratch/cache"),
+        ("XDG_STATE_HOME", "/scratch/state"),
+        ("TMPDIR", "/scratch/tmp"),
+        ("HF_TOKEN", "by-name"),
+    ];
+    let unset = ["CONDA_PREFIX", "XDG_CONFIG_HOME"];
+    let mut command = cluster.command("sbatch", &["--hold", "--parsable", &path]);
+    for name in unset {
+        command.env_remove(name);
+    }
+    let queued = command.envs(set).env("OF_NOBODY", "x").output().unwrap();
+    assert!(queued.status.success() && queued.stderr.is_empty(), "{}", text_of(&queued));
+    let kept = cluster.environment(String::from_utf8(queued.stdout).unwrap().trim().parse().unwrap());
+    for (name, value) in set {
+        assert!(kept.contains(&format!("{name}={value}")), "no `{name}` in {kept:?}");
+    }
+    for name in unset.iter().chain(&["OF_NOBODY"]) {
+        assert!(!kept.iter().any(|line| line.starts_with(&format!("{name}="))), "`{name}` in {kept:?}");
+    }
 }

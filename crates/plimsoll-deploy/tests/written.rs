@@ -40,8 +40,36 @@ fn every_file_names_limit_stop_cards_and_variables() {
         assert!(text.contains("a note with two lines"), "{target:?}\n{text}");
         assert!(text.contains("steps since its last checkpoint are lost"), "{target:?}\n{text}");
         assert!(render(target, &native()).unwrap().contains("a checkpoint is saved first"), "{target:?}");
-        assert!(target == Target::Systemd || text.contains('4'), "{target:?}\n{text}");
     }
+}
+
+#[test]
+fn every_file_that_can_asks_for_its_cards_and_for_none_without() {
+    let asked = [
+        (Target::Compose, "              count: 4\n              capabilities: [\"gpu\"]\n"),
+        (Target::Slurm, "\n#SBATCH --gres=gpu:4\n"),
+        (Target::K8s, "              nvidia.com/gpu: 4\n"),
+    ];
+    for (target, line) in asked {
+        let text = render(target, &odd()).unwrap();
+        assert!(text.contains(line), "{target:?} has no cards:\n{text}");
+        let none = render(target, &native()).unwrap();
+        assert!(!none.contains("gpu"), "{target:?} has cards:\n{none}");
+    }
+    // A service has those of its machine.
+    assert!(!render(Target::Systemd, &odd()).unwrap().contains("gpu"));
+}
+
+#[test]
+fn a_pod_of_ours_is_held_to_its_cores_and_asks_for_fewer() {
+    let resources = |deployment: &Deployment| {
+        let job: Value = serde_saphyr::from_str(&render(Target::K8s, deployment).unwrap()).unwrap();
+        job["spec"]["template"]["spec"]["containers"][0]["resources"].clone()
+    };
+    let ours = resources(&native());
+    assert_eq!((&ours["limits"]["cpu"], &ours["requests"]["cpu"]), (&4.into(), &"3500m".into()), "{ours}");
+    let theirs = resources(&odd());
+    assert_eq!((&theirs["limits"]["cpu"], &theirs["requests"]["cpu"]), (&Value::Null, &"3500m".into()), "{theirs}");
 }
 
 #[test]

@@ -186,6 +186,80 @@ fn a_trainer_of_unknown_shape_gets_its_cards_and_cores() {
 }
 
 #[test]
+fn no_file_asks_for_more_cores_than_its_machine_has() {
+    let dir = tempfile::tempdir().unwrap();
+    // All cores compute, unless something else is said, and the loader has a thread beside them.
+    let here = std::thread::available_parallelism().unwrap().get() as u64;
+    let of_job = |flags: &[&str]| {
+        let job = job();
+        let asked = |target| [&["deploy", target, "--json", job.as_str()][..], flags].concat();
+        let cores = TARGETS.map(|target| {
+            let said = json(&done(plimsoll(dir.path(), &asked(target)).output().unwrap()));
+            said["deployment"]["cores"].as_u64().unwrap()
+        });
+        assert!(cores.iter().all(|count| *count == cores[0]), "{cores:?}");
+        cores[0]
+    };
+    assert_eq!(of_job(&[]), here);
+    assert_eq!(of_job(&["--threads", "1"]), here.min(2));
+    // That was asked for with another machine in mind.
+    let more = (here + 3).to_string();
+    assert_eq!(of_job(&["--threads", &more]), here + 3);
+    // Four ranks with eight loader processes each would be 36 of 32.
+    fs_err::write(dir.path().join("train.py"), "import torch\n").unwrap();
+    let command = ["torchrun", "--nproc_per_node", "4", "train.py", "--num-workers", "8"];
+    assert_eq!(granted(dir.path(), &["--machine", &machine()], &command), (4, 32));
+}
+
+#[test]
+fn a_flag_that_a_file_has_no_use_for_is_refused_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = [
+        (["--image", "plimsoll:1"], vec!["slurm", "systemd"]),
+        (["--claim", "disk=/data"], vec!["slurm", "systemd", "compose"]),
+        (["--secret", "mine"], vec!["slurm", "systemd", "compose"]),
+    ];
+    for (flag, targets) in flags {
+        for target in TARGETS {
+            let output = plimsoll(dir.path(), &["deploy", target, &job(), flag[0], flag[1]]).output().unwrap();
+            match targets.contains(&target) {
+                true => assert!(refused(&output, 2).contains(&format!("`{}` is for", flag[0])), "{target}"),
+                false => assert!(!done(output).is_empty(), "{target}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_would_mount_the_root_is_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file").display().to_string();
+    let job = job();
+    let of_job = |target: &str| {
+        let args = ["deploy", target, &job, "--out", "/run1", "-o", &file];
+        plimsoll(dir.path(), &args).output().unwrap()
+    };
+    let from_root = |target: &str| {
+        let args = ["deploy", target, "--ram", "1GiB", "--out", "/srv/run1", "-o", &file, "--", "./train"];
+        plimsoll(dir.path(), &args).current_dir("/").output().unwrap()
+    };
+    for target in ["compose", "k8s"] {
+        let told = refused(&of_job(target), 2);
+        assert!(told.contains("`/run1` would need `/` itself mounted"), "{told}");
+        let told = refused(&from_root(target), 2);
+        assert!(told.contains("`/` would need `/` itself mounted"), "{told}");
+        assert!(!Path::new(&file).exists());
+    }
+    // Where nothing is mounted nothing is wrong with it.
+    for target in ["slurm", "systemd"] {
+        for asked in [&of_job as &dyn Fn(&str) -> Output, &from_root] {
+            done(asked(target));
+            fs_err::remove_file(&file).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_limit_is_never_above_what_the_machine_has_to_give() {
     let dir = tempfile::tempdir().unwrap();
     // What is expected of Piper on four cards fits 11 GiB, what it takes at most does not.

@@ -63,7 +63,7 @@ pub struct DeployArgs {
     /// Name of the service or job [default: of the job's folder, or of the trainer]
     #[arg(long, value_name = "NAME", help_heading = FILE)]
     pub name: Option<String>,
-    /// Container image with `plimsoll` in it [default: plimsoll:VERSION, on cards plimsoll:VERSION-cuda; of another trainer plimsoll-TRAINER]
+    /// Container image with `plimsoll` in it, for compose and k8s [default: plimsoll:VERSION, on cards plimsoll:VERSION-cuda; of another trainer plimsoll-TRAINER]
     #[arg(long, value_name = "IMAGE", help_heading = FILE)]
     pub image: Option<String>,
     /// Pass this variable of the environment, by name; may be given several times. Those of stores are passed where the job has their URLs
@@ -119,7 +119,7 @@ pub struct ForeignFlags {
     /// Cards that it gets [default: one a rank, where it computes on cards]
     #[arg(long, value_name = "N", help_heading = FOREIGN, conflicts_with = "job")]
     pub cards: Option<u64>,
-    /// Cores that it gets [default: of its ranks and loader processes; of the machine, where those are not known]
+    /// Cores that it gets [default: of its ranks and loader processes; of the machine, where those are not known; no more than it has]
     #[arg(long, value_name = "N", help_heading = FOREIGN, conflicts_with = "job", value_parser = clap::value_parser!(u64).range(1..))]
     pub cores: Option<u64>,
     /// Settings of a guide's profile; `guide` is the one for the machine. Without a command, the guide's own with data in /data

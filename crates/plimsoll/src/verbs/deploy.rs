@@ -11,14 +11,14 @@ mod wants;
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_deploy::{
-    Claim, Deployment, Grace, Kind, Limit, Mount, Name, Target, outermost, render as text_for, secret,
-};
+use plimsoll_deploy::{Claim, Deployment, Grace, Kind, Limit, Name, Target, outermost, render as text_for, secret};
 use plimsoll_machine::Bytes;
 use plimsoll_recover::atomic_write;
 
 use crate::args::{DeployArgs, DeployTarget};
 use crate::render::{self, Fail, OrFail};
+
+use folders::Folders;
 
 /// What a plan says of a job, before it is known who runs it.
 struct Planned {
@@ -39,7 +39,7 @@ struct Planned {
     grace: Grace,
     saves: bool,
     urls: Vec<String>,
-    mounts: Vec<Mount>,
+    folders: Folders,
 }
 
 /// Plans, then prints or writes the file.
@@ -54,6 +54,7 @@ pub fn run(args: &DeployArgs) -> Result<(), Fail> {
         DeployTarget::Slurm => Target::Slurm,
         DeployTarget::K8s => Target::K8s,
     };
+    heard(args, target)?;
     let foreign = !args.command.is_empty() || args.foreign.profile.is_some();
     let planned = if foreign { foreign::planned(args)? } else { native::planned(args)? };
     let deployment = deployment(args, target, planned)?;
@@ -74,6 +75,20 @@ pub fn run(args: &DeployArgs) -> Result<(), Fail> {
     }
 }
 
+/// Refuses flags that the file of this target has no use for.
+fn heard(args: &DeployArgs, target: Target) -> Result<(), Fail> {
+    let (image, claim, secret) = (args.image.is_some(), !args.claim.is_empty(), args.secret.is_some());
+    let in_vain = [
+        ("--image", image && target.has_home(), "`compose` and `k8s`"),
+        ("--claim", claim && target != Target::K8s, "`k8s`"),
+        ("--secret", secret && target != Target::K8s, "`k8s`"),
+    ];
+    match in_vain.into_iter().find(|(_, in_vain, _)| *in_vain) {
+        Some((flag, _, targets)) => Err(Fail::usage(format!("`{flag}` is for {targets} alone"))),
+        None => Ok(()),
+    }
+}
+
 fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Deployment, Fail> {
     let Planned {
         kind,
@@ -90,7 +105,7 @@ fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Dep
         grace,
         saves,
         urls,
-        mounts,
+        mut folders,
     } = planned;
     let name =
         Name::near(args.name.as_deref().unwrap_or(&name)).or_usage().map_err(|fail| fail.hint("give `--name`"))?;
@@ -98,6 +113,11 @@ fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Dep
     let run = folder.join(run);
     let above = run.parent().unwrap_or(Path::new("/")).to_path_buf();
     let in_container = !target.has_home();
+    folders.above(&run)?;
+    if let Some(path) = folders.bare.first().filter(|_| in_container) {
+        let fact = format!("`{}` would need `/` itself mounted, which no container can have", path.display());
+        return Err(Fail::usage(fact).hint("take a folder below it; nothing was written"));
+    }
     let mut notes = notes;
     if kind == Kind::Foreign && in_container {
         notes.push("The image needs the trainer and plimsoll in it; see docs/deploy.md.".to_string());
@@ -140,7 +160,7 @@ fn deployment(args: &DeployArgs, target: Target, planned: Planned) -> Result<Dep
         saves,
         variables,
         set,
-        mounts: outermost(mounts.into_iter().chain([Mount { path: above, written: true }])),
+        mounts: outermost(folders.mounts),
         owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
         claims,
         secret: args.secret.clone().unwrap_or_else(|| name.to_string()),

@@ -8,9 +8,10 @@ use plimsoll_launch::guide::Correction;
 use plimsoll_launch::{Knob, Settings};
 use plimsoll_machine::Bytes;
 
+use super::Planned;
+use super::folders::Folders;
 use super::said::Said;
 use super::wants::wants;
-use super::{Planned, folders};
 use crate::args::{DeployArgs, ForeignFlags, JobFlags};
 use crate::launch::{Charge, Fitted, Ready, Recorded, fit};
 use crate::render::{self, Exit, Fail, OrFail};
@@ -68,10 +69,10 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
     words.extend(said.flags::<ForeignFlags>(|name| !WRITTEN.contains(&name))?);
     words.extend(said.flags::<JobFlags>(|name| SHARED.contains(&name))?);
     words.extend(set.iter().map(|(knob, value)| format!("--set={knob}={value}")));
-    let mut mounts = Vec::new();
-    folders::written(&charge.folder, &mut mounts)?;
-    folders::named(&command, &mut mounts)?;
-    charge.shape.iter().chain(&charge.trainer_files).try_for_each(|path| folders::read(path, &mut mounts))?;
+    let mut folders = Folders::default();
+    folders.written(&charge.folder)?;
+    folders.named(&command)?;
+    charge.shape.iter().chain(&charge.trainer_files).try_for_each(|path| folders.read(path))?;
     let Hardware { cards, cores, ranks } = hardware(wants(flags, &charge, &ready, machine.as_ref(), profile));
     let workers = ready.count(Knob::Workers).unwrap_or(0);
     let within = ready.command.layers().map(|layer| layer.stop.within_seconds).max().unwrap_or(30);
@@ -90,7 +91,7 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
         urls: urls_in(&command),
         command,
         folder: charge.folder,
-        mounts,
+        folders,
     })
 }
 

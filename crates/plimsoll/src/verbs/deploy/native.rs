@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use plimsoll_data::remote_url;
-use plimsoll_deploy::{Grace, Kind, Limit, Stop};
+use plimsoll_deploy::{Grace, Kind, Limit, Stop, hardware};
 use plimsoll_machine::Bytes;
 use plimsoll_plan::choose::{Plan, Verdict};
 
+use super::folders::Folders;
 use super::said::Said;
-use super::{Planned, folders, text};
+use super::{Planned, text};
 use crate::args::{DeployArgs, ForeignFlags, JobFlags};
 use crate::prepare::{Bound, Supervisor, prepare};
 use crate::render::{self, Exit, Fail, OrFail};
@@ -31,13 +32,13 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
         render::talk(plan);
         return Err(Fail::silent(Exit::DoesNotFit));
     }
-    let mut mounts = Vec::new();
+    let mut folders = Folders::default();
     let (mut urls, mut notes) = (Vec::new(), Vec::new());
-    folders::read(&settings.model, &mut mounts)?;
+    folders.read(&settings.model)?;
     for path in settings.train_data.iter().chain(&settings.eval_data) {
         match remote_url(path) {
             Some(url) => urls.push(url.to_string()),
-            None => folders::read(path, &mut mounts)?,
+            None => folders.read(path)?,
         }
     }
     urls.extend(settings.mirror.as_ref().map(|mirror| mirror.url.clone()));
@@ -45,7 +46,7 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
     if let Some(job) = &args.job.job {
         // Not through links: paths in it begin where it lies.
         let job = std::path::absolute(job).or_usage()?;
-        folders::read(&job, &mut mounts)?;
+        folders.read(&job)?;
         words.push(text(&job)?);
         notes.push(format!("The job: {}; a run that has begun keeps the job that it began with.", job.display()));
     }
@@ -74,12 +75,17 @@ pub fn planned(args: &DeployArgs) -> Result<Planned, Fail> {
         memory: Limit::over(plan.ram.peak, "the plan's RAM"),
         shm: None,
         cards,
-        cores: (plan.threads + plan.choices.loader_threads) as u64,
+        cores: hardware::cores(plan.threads as u64, plan.choices.loader_threads as u64, cores_here()),
         grace,
         saves: true,
         urls,
-        mounts,
+        folders,
     })
+}
+
+/// Cores that a run may use here: threads that nobody said are as many.
+fn cores_here() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
 /// The image of docs/deploy.md; steps on cards need the one with CUDA's libraries.
