@@ -93,7 +93,8 @@ fn an_adapter_that_was_allowed_is_evaluated_over_the_base_that_it_was_trained_ov
     // more than the start does.
     let workshop = workshop_of(24, "lora = { r = 4 }\nbase = [\"nf4\"]");
     let lora = plan(&workshop, &["--train", "{ lora = { r = 4 } }"])["smallest"].as_u64().unwrap();
-    let budget = (lora - 3 * MIB / 2).to_string();
+    // `plan` says half a MiB more than `train` needs.
+    let budget = (lora - 5 * MIB / 2).to_string();
     let words = ["LoRA of rank 4", "frozen weights of blocks in 4 bits (NF4)", "done: 12 steps"];
     workshop.plimsoll(&["train", "job.toml", "--ram", &budget, "--out", "run"]).must(0, &words);
     assert!(workshop.path("run/model/adapter_config.json").exists());

@@ -24,14 +24,15 @@ fn recompute_threads_snapshots_and_a_smaller_budget_change_no_bit() {
             ("loaders", &["--recompute", "none", "--loader-threads", "2"]),
             ("one-thread", &["--recompute", "none", "--threads", "1"]),
             ("no-snapshot", &["--recompute", "none", "--snapshot", "off"]),
-            ("in-backward", &["--optimizer-in-backward", "off", "--loss-chunk", "5"]),
+            ("in-backward", &["--optimizer-in-backward", "off"]),
             ("free", &[]),
         ];
         for (name, flags) in others {
             workshop.trained(name, flags).must_equal(&held, name);
         }
         let smallest = workshop.plimsoll(&["plan", "job.toml", "--json"]).must(0, &[]).json()["smallest"].as_u64();
-        let budget = (smallest.unwrap() + (1 << 20)).to_string();
+        // What a start takes is measured anew by each: on a machine that had just built the program two were 1.3 MiB apart.
+        let budget = (smallest.unwrap() + (2 << 20)).to_string();
         workshop.trained("smallest", &["--ram", &budget]).must_equal(&held, "the smallest budget");
     }
 }
