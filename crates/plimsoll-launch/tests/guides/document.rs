@@ -3,25 +3,8 @@
 use std::collections::BTreeMap;
 
 use plimsoll_launch::guide::{all, corrections, profile};
+use plimsoll_launch::{Knob, Shelf};
 use regex::Regex;
-
-const VERBS: [&str; 15] = [
-    "deploy",
-    "remote",
-    "probe",
-    "plan",
-    "train",
-    "resume",
-    "generate",
-    "eval",
-    "checkpoints",
-    "watch",
-    "doctor",
-    "mirror",
-    "run",
-    "check",
-    "logs",
-];
 
 fn document() -> String {
     fs_err::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides.md")).unwrap()
@@ -80,14 +63,25 @@ fn every_profile_is_in_the_document_and_every_one_that_it_names_exists() {
         assert!(text.contains(&format!("`{}`", known.name)), "`{}` is not in docs/guides.md", known.name);
     }
     for named in Regex::new(r"--profile ([a-z0-9-]+)").unwrap().captures_iter(&text) {
-        assert!(profile(&named[1]).is_ok(), "`{}`", &named[1]);
+        // `guide` is the one that is for the machine.
+        assert!(&named[1] == "guide" || profile(&named[1]).is_ok(), "`{}`", &named[1]);
     }
 }
 
 #[test]
-fn the_document_names_no_verb_that_there_is_not() {
+fn every_knob_trainer_and_page_that_it_names_exists() {
     let text = document();
-    for said in Regex::new(r"`plimsoll ([a-z]+)").unwrap().captures_iter(&text) {
-        assert!(VERBS.contains(&&said[1]), "`plimsoll {}`", &said[1]);
+    let knobs = Regex::new(r"knobs? `([a-z_]+)`(?: and `([a-z_]+)`)?").unwrap();
+    for named in knobs.captures_iter(&text).flat_map(|said| [said.get(1), said.get(2)]).flatten() {
+        assert!(Knob::ALL.iter().any(|knob| knob.name() == named.as_str()), "`{}`", named.as_str());
+    }
+    let shelf = Shelf::built_in().unwrap();
+    for named in Regex::new(r"(?:--trainer |trainer file `)([a-z][a-z-]+)").unwrap().captures_iter(&text) {
+        assert!(shelf.get(&named[1]).is_ok(), "`{}`", &named[1]);
+    }
+    for page in Regex::new(r"`docs/([a-z]+\.md)`|\]\(([a-z]+\.md)\)").unwrap().captures_iter(&text) {
+        let page = page.get(1).or(page.get(2)).unwrap().as_str();
+        let path = format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"));
+        assert!(fs_err::metadata(path).is_ok(), "`{page}`");
     }
 }
