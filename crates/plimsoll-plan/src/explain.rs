@@ -112,14 +112,17 @@ pub(crate) fn cuts(search: &Search, fastest: Sized, chosen: Sized) -> Vec<Cut> {
     // A smaller micro-batch brings its own largest chunk, and with too many of them gradients that are kept.
     step.micro_batch = target.micro_batch;
     step.optimizer_in_backward &= job.may_update_in_backward(target.micro_batch);
-    step.loss_chunk = step.loss_chunk.min(target.micro_batch * job.target_len);
+    // Of series there are no rows of logits, and nothing is said of them.
+    let texts = job.spec.series().is_none();
+    let most = if texts { step.loss_chunk.min(target.micro_batch * job.target_len) } else { target.loss_chunk };
+    step.loss_chunk = most;
     turn(batches(job, &step), step);
     step.optimizer_in_backward = target.optimizer_in_backward;
     turn(batches(job, &step), step);
     step.loss_chunk = target.loss_chunk;
     turn(loss(job, &step).unwrap_or_default(), step);
     // Blocks of convolutions have no attention that could be computed again by itself.
-    if job.spec.series().is_none() {
+    if texts {
         step.recompute_attention = target.recompute_attention + target.recompute - step.recompute.min(target.recompute);
         step.recompute = step.recompute.min(target.recompute);
         turn(recompute(&step, blocks), step);

@@ -203,6 +203,14 @@ pub enum RemoteError {
         /// What it said.
         fact: String,
     },
+    /// A run of the same name as one that was brought before.
+    #[error("`{}` has another run `{run}`, which was brought from there before", folder.display())]
+    OtherRun {
+        /// The run's name.
+        run: String,
+        /// Where the other one is.
+        folder: PathBuf,
+    },
     /// A job that is a text of its own length.
     #[error("the job is {length} long, and at most {most} are taken")]
     JobTooLong {
@@ -276,6 +284,7 @@ impl RemoteError {
             RemoteError::HostKey { .. } => {
                 "log in once by hand with `ssh`, and compare the key that it shows with the machine's own"
             }
+            RemoteError::OtherRun { .. } => "name another folder with `--out`",
             RemoteError::Lost { .. } => "what was sent is kept; the same command goes on from there",
             RemoteError::Junk { .. } => {
                 "a login shell must print nothing when it is not interactive: look at ~/.bashrc or ~/.profile there"

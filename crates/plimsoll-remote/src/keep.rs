@@ -174,6 +174,15 @@ fn wait(dir: &Path, run: &str, mut keeper: Child) -> Result<(), String> {
             return record.write(dir, run);
         }
         if Instant::now() > by {
+            // It would begin later, when nobody compares what it understood. What it has started begins only by its word.
+            let _ = keeper.kill();
+            keeper.wait().map_err(told)?;
+            let mut record = Record::read(dir, run).ok_or("what was started is not written down")?;
+            if record.process.is_some() || record.ending.is_some() {
+                return Ok(());
+            }
+            record.ending = Some(Ending::Unseen);
+            record.write(dir, run)?;
             return Err(format!("nothing is started for `{run}` for {} seconds", PATIENCE.as_secs()));
         }
         std::thread::sleep(PAUSE);
@@ -233,7 +242,8 @@ pub fn keep(dir: &Path, run: &str, program: &Path) -> Result<(), String> {
     };
     record.process = Some(Process::of(child.id() as i32));
     let go = child.stdin.take();
-    if let Err(fact) = write_down(dir, run, &record) {
+    let overtaken = || Err(format!("`{run}` was started by somebody else meanwhile"));
+    if let Err(fact) = write_down(dir, run, &record).and_then(|written| if written { Ok(()) } else { overtaken() }) {
         // Nobody would know whom to stop.
         let _ = child.kill();
         let _ = child.wait();
@@ -248,7 +258,7 @@ pub fn keep(dir: &Path, run: &str, program: &Path) -> Result<(), String> {
         (None, Some(signal)) => Ending::Signal(signal),
         (None, None) => Ending::Unseen,
     });
-    write_down(dir, run, &record)
+    write_down(dir, run, &record).map(drop)
 }
 
 /// Becomes `program` with `words`, once it is said on stdin that it is written down who does so. Where nobody says it, the
@@ -262,34 +272,34 @@ pub fn begin(program: &Path, words: &[String]) -> Result<(), String> {
     Err(format!("cannot start `{}`: {error}", program.display()))
 }
 
-/// What becomes of the start that `record` is of; of one that came after it that says nothing.
-fn write_down(dir: &Path, run: &str, record: &Record) -> Result<(), String> {
+/// What becomes of the start that `record` is of; of one that came after it that says nothing, and nothing is written. Whether it is.
+fn write_down(dir: &Path, run: &str, record: &Record) -> Result<bool, String> {
     match Record::read(dir, run) {
-        Some(now) if now.token != record.token => Ok(()),
-        _ => record.write(dir, run),
+        Some(now) if now.token != record.token => Ok(false),
+        _ => record.write(dir, run).map(|()| true),
     }
 }
 
 /// Asks a run to stop.
 pub fn stop(dir: &Path, run: &str) -> Result<Stopping, String> {
     let by = Instant::now() + PATIENCE;
-    let record = loop {
-        match Standing::of(dir, run).filter(|standing| standing.alive) {
-            None => return Ok(Stopping::Nobody),
-            // Its keeper is about to say whom it starts.
-            Some(Standing { record: Record { process: None, .. }, .. }) if Instant::now() < by => {
-                std::thread::sleep(PAUSE)
+    let process = loop {
+        let Some(Standing { record, .. }) = Standing::of(dir, run).filter(|standing| standing.alive) else {
+            return Ok(Stopping::Nobody);
+        };
+        if let Some(host) = record.elsewhere() {
+            return Ok(Stopping::Elsewhere(host.to_string()));
+        }
+        match record.process.filter(Process::is_there) {
+            Some(process) => break process,
+            // Its keeper is about to say whom it starts, or how that ended.
+            None if Instant::now() < by => std::thread::sleep(PAUSE),
+            None => {
+                return Err(format!("who works on `{run}` is not written down for {} seconds", PATIENCE.as_secs()));
             }
-            Some(standing) => break standing.record,
         }
     };
-    if let Some(host) = record.elsewhere() {
-        return Ok(Stopping::Elsewhere(host.to_string()));
-    }
-    let Some((process, pid)) = record.process.and_then(|process| Pid::from_raw(process.pid).map(|pid| (process, pid)))
-    else {
-        return Ok(Stopping::Nobody);
-    };
+    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(Stopping::Nobody) };
     // The descriptor holds the process, so that what is signalled is what was looked at.
     let held = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(held) => held,
@@ -362,10 +372,10 @@ mod tests {
         let after = Record { token: "after".to_string(), ..before.clone() };
         before.write(dir.path(), "chat-1").unwrap();
         let ended = Record { ending: Some(Ending::Code(4)), ..before };
-        write_down(dir.path(), "chat-1", &ended).unwrap();
+        assert!(write_down(dir.path(), "chat-1", &ended).unwrap());
         assert_eq!(Record::read(dir.path(), "chat-1").unwrap(), ended);
         after.write(dir.path(), "chat-1").unwrap();
-        write_down(dir.path(), "chat-1", &ended).unwrap();
+        assert!(!write_down(dir.path(), "chat-1", &ended).unwrap());
         assert_eq!(Record::read(dir.path(), "chat-1").unwrap(), after);
     }
 

@@ -12,13 +12,16 @@ use std::time::Duration;
 
 use crate::harmless::harmless_line;
 use crate::pulse::{Heard, Pulse};
+use crate::push::UNDER_WAY;
 use crate::ssh::{failure, last_lines};
 use crate::ssh_process::SshProcess;
 use crate::wire::{ABSENT, Answer, Ask, Fault, GREETING, RunSeen, WireError, read_message, write_message};
 use crate::{Patience, RemoteError, Ssh};
 
-/// Answers that nobody has taken yet. Those to what is under way are small, or wait on the wire.
+/// Answers that nobody has taken yet, beside those that only say that something is done.
 const WAITING: usize = 2;
+/// With those: all that is under way may be done, so that whoever sends more of it still listens, and sees when nobody is there any more.
+const DONE_WAITING: usize = UNDER_WAY + WAITING;
 /// Between two looks at whether anything is heard.
 const LOOK: Duration = Duration::from_millis(100);
 /// What a login shell may print before we are heard.
@@ -32,6 +35,8 @@ pub struct Link {
     host: String,
     output: Output,
     answers: Receiver<Received>,
+    /// A place of [`WAITING`] for each answer of more than a word.
+    places: Receiver<()>,
     pulse: Pulse,
     patience: Patience,
     process: Mutex<Option<SshProcess>>,
@@ -119,9 +124,10 @@ impl Link {
                 });
             }
         }
-        let (to, answers) = sync_channel(WAITING);
+        let (to, answers) = sync_channel(DONE_WAITING);
+        let (place, places) = sync_channel(WAITING);
         let hearing = pulse.clone();
-        std::thread::spawn(move || listen(input, &to, &hearing));
+        std::thread::spawn(move || listen(input, &to, &place, &hearing));
         let output: Output = Arc::new(Mutex::new(Some(Box::new(output))));
         let (heart, stop) = channel();
         let beating = Arc::clone(&output);
@@ -130,6 +136,7 @@ impl Link {
             host: host.to_string(),
             output,
             answers,
+            places,
             pulse,
             patience,
             process: Mutex::new(process),
@@ -186,6 +193,9 @@ impl Link {
             Ok(received) => received,
             Err(_) => Err(WireError::Cut),
         };
+        if !is_a_word(&received) {
+            let _ = self.places.try_recv();
+        }
         let host = || self.host.clone();
         match received.map_err(|error| self.judged(error))? {
             (Answer::Failed { full: Some(path), .. }, _) => {
@@ -260,7 +270,12 @@ impl Drop for Link {
     }
 }
 
-fn listen(mut input: impl Read, to: &SyncSender<Received>, pulse: &Pulse) {
+/// Whether it says that something is done, and no more.
+fn is_a_word(received: &Received) -> bool {
+    matches!(received, Ok((Answer::Done {}, body)) if body.is_empty())
+}
+
+fn listen(mut input: impl Read, to: &SyncSender<Received>, place: &SyncSender<()>, pulse: &Pulse) {
     loop {
         let message = match read_message(&mut input) {
             Ok(Some((Answer::Pong {}, _))) => continue,
@@ -271,7 +286,8 @@ fn listen(mut input: impl Read, to: &SyncSender<Received>, pulse: &Pulse) {
         let last = message.is_err();
         // What is not taken here is not the far side's silence.
         pulse.busy();
-        if to.send(message).is_err() || last {
+        let has_place = is_a_word(&message) || place.send(()).is_ok();
+        if !has_place || to.send(message).is_err() || last {
             return;
         }
         pulse.beat();
@@ -324,6 +340,8 @@ fn greeting(input: &mut impl BufRead) -> std::io::Result<Greeting> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::pipe;
+
     use super::*;
 
     #[test]
@@ -339,5 +357,24 @@ mod tests {
         );
         let endless = vec![b'x'; 1 << 20];
         assert!(matches!(greeting(&mut endless.as_slice()).unwrap(), Greeting::None(_)));
+    }
+
+    #[test]
+    fn who_is_told_of_all_that_is_done_while_he_sends_more_sees_when_nobody_is_there_any_more() {
+        let (_far_in, near_out) = pipe().unwrap();
+        let (near_in, mut far_out) = pipe().unwrap();
+        far_out.write_all(GREETING).unwrap();
+        let mut say = |answer: &Answer| write_message(&mut far_out, answer, &[]).unwrap();
+        say(&Answer::Hello { version: "0".to_string(), dir: "/far".to_string() });
+        let quick =
+            Patience { silence: Duration::from_secs(2), beat: Duration::from_secs(3600), ..Patience::default() };
+        let link = Link::over_pipes("here", near_in, near_out, quick).unwrap();
+        // As many as may be under way, and nobody takes one: who would is held by a pipe that is full.
+        (0..UNDER_WAY).for_each(|_| say(&Answer::Done {}));
+        while !link.pulse.is_gone() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        (0..UNDER_WAY).for_each(|_| assert!(matches!(link.answer(), Ok((Answer::Done {}, _)))));
+        assert!(link.answer().unwrap_err().is_cut());
     }
 }

@@ -19,7 +19,7 @@ use crate::wire::{Answer, Ask, BLOCK, MOST_DIGESTS, Stamp, There, pack};
 use crate::{Digest, FarPath, Link, RemoteError, digest_of};
 
 /// Blocks that may be under way.
-const UNDER_WAY: usize = 16;
+pub(crate) const UNDER_WAY: usize = 16;
 /// Files that are asked about at once.
 const LOOKED_AT: usize = 256;
 /// A block that packing did not help is followed by so many that are not tried.

@@ -96,13 +96,11 @@ impl<'a> CsvRows<'a> {
     /// Says at which line the record that was read last begins, and where the next one may. Blank lines before a record are read with it,
     /// and the last byte of the one before, where that has ended at the first of two (`half`).
     fn count_lines(&mut self, half: bool) {
-        let ends = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         let blank = self.raw.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
-        let before = ends(&self.raw[..blank]);
+        let before = line_ends(&self.raw[..blank], half);
         self.line = self.next_line + before;
-        self.next_line += ends(&self.raw);
-        let alone = self.cutter.header().len() == 1;
-        self.blank = if alone { before - u64::from(half && self.raw.starts_with(b"\n")) } else { 0 };
+        self.next_line += line_ends(&self.raw, half);
+        self.blank = if self.cutter.header().len() == 1 { before } else { 0 };
     }
 
     fn unreadable(&self, error: io::Error) -> DataError {
@@ -150,6 +148,16 @@ impl<'a> CsvRows<'a> {
             return Ok(true);
         }
     }
+}
+
+/// Lines that end in these bytes, by `\n`, `\r` or both; behind a `\r` where `half`.
+fn line_ends(bytes: &[u8], half: bool) -> u64 {
+    let mut before = if half { b'\r' } else { 0 };
+    let mut ends = |byte: &u8| {
+        let pair = (std::mem::replace(&mut before, *byte), *byte);
+        matches!(pair, (_, b'\r')) || (pair.1 == b'\n' && pair.0 != b'\r')
+    };
+    bytes.iter().filter(|byte| ends(byte)).count() as u64
 }
 
 impl Rows for CsvRows<'_> {

@@ -51,7 +51,8 @@ pub(crate) fn find(
 }
 
 /// What files are called as series: by their own names, with those of as many folders above as tell them from each other. Where the files
-/// lie together has no part in it, so that what was learnt of them is known of the same files elsewhere.
+/// lie together has no part in it, so that what was learnt of them is known of the same files elsewhere; of some of them, where all have
+/// names of their own.
 pub(crate) fn told_apart(paths: &[&Path]) -> Vec<String> {
     let mut names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let mut alike: Vec<usize> = (0..paths.len()).collect();

@@ -56,7 +56,7 @@ impl Default for SeriesOpening<'_> {
 #[derive(Serialize, Deserialize)]
 struct Known {
     stretches: Vec<Stretch>,
-    /// What they are normalised by.
+    /// What they are normalised by; in a file without single series where that was given.
     normalisation: Normalisation,
     cut: Option<i64>,
     form: TimeForm,
@@ -82,7 +82,10 @@ impl Series {
         let place = place.map(|(folder, name)| (folder, file_of_rows::place(folder, &name)));
         let kept = place.as_ref().and_then(|(_, path)| Series::found(path, &spec, shape, opening.memory / 2));
         let (known, store) = match kept {
-            Some((file, rows, known)) => {
+            Some((file, rows, mut known)) => {
+                if let Some(given) = opening.normalisation {
+                    known.normalisation.series = given.series.clone();
+                }
                 let filed = Store::filed(shape, rows, file, pages_of(shape, rows, opening.cached));
                 let fits = shape.bytes(rows).is_some_and(|bytes| bytes <= opening.memory / 2);
                 (known, if fits { filed.into_held(rows)? } else { filed })
@@ -172,11 +175,14 @@ impl Series {
         let (stretches, writer) = put_rows(&mut walk, &seen, cut, (&normalisation, &texts), writer)?;
         drop(walk);
         let form = seen.form.unwrap_or(TimeForm::Number);
-        let known = Known { stretches, normalisation, cut, form, digest: seen.digest };
+        let mut known = Known { stretches, normalisation, cut, form, digest: seen.digest };
         let store = match writer {
             StoreWriter::Held { features, cells, .. } => Store::held(shape, features, cells),
             StoreWriter::Filed(writer) => {
+                // What was given is at hand for whoever has a use for the file; it may know thousands of series more than these.
+                let own = opening.normalisation.map(|_| std::mem::take(&mut known.normalisation.series));
                 let description = serde_json::to_vec(&known).map_err(io::Error::from)?;
+                known.normalisation.series = own.unwrap_or(known.normalisation.series);
                 let file = writer.finish(&description)?;
                 Store::filed(shape, seen.rows, file, pages_of(shape, seen.rows, opening.cached))
             }
@@ -241,7 +247,7 @@ impl Series {
             series.normalisation.value_scales = scales;
         }
         let own = series.normalisation.own(series.stretches.iter().map(|stretch| &*stretch.name));
-        series.facts.normalised = series.normalisation.digest(&own);
+        series.facts.normalised = series.normalisation.digest(series.spec.missing, &own);
         if series.normalisation.over == Normalise::Series {
             series.facts.unknown_series = own.iter().filter(|own| own.is_none()).count() as u64;
         }
@@ -317,7 +323,7 @@ fn name(files: &[SeriesFile], spec: &SeriesSpec, opening: &SeriesOpening<'_>) ->
     let (mut paths, mut versions) = (DefaultHasher::new(), DefaultHasher::new());
     let SeriesSpec { features, time, by, missing, normalise, validation, .. } = spec;
     // Rows are looked at for classes that there are.
-    let classes = spec.class.as_ref().map(|class| match class {
+    let classes = spec.class.as_ref().map_or(0, |class| match class {
         ClassTarget::Column { classes, .. } => *classes,
         ClassTarget::Direction { .. } | ClassTarget::Thresholds { .. } => 0,
     });

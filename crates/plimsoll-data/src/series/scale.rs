@@ -200,11 +200,13 @@ impl Normalisation {
         names.map(|name| places.get(name).copied()).collect()
     }
 
-    /// What series are normalised by, whatever they are called, as one number.
-    pub(crate) fn digest(&self, own: &[Option<usize>]) -> u64 {
+    /// What series are normalised by, whatever they are called, and what stands for what is missing of them, as one number.
+    pub(crate) fn digest(&self, missing: Missing, own: &[Option<usize>]) -> u64 {
         let of_series = |own: &Option<usize>| own.map_or(&self.all, |own| &self.series[own].scales);
         let scales = self.all.iter().chain(own.iter().flat_map(of_series)).chain(&self.value_scales);
-        scales.fold(self.over as u64, |digest, Scale { mean, std }| mix(mix(digest ^ mean.to_bits()) ^ std.to_bits()))
+        scales.fold(mix(self.over as u64) ^ missing as u64, |digest, Scale { mean, std }| {
+            mix(mix(digest ^ mean.to_bits()) ^ std.to_bits())
+        })
     }
 
     /// Heap of it, in bytes.

@@ -101,6 +101,7 @@ fn jobs_that_differ_in_windows_and_targets_alone_share_a_file() {
             ..first.clone()
         },
         SeriesSpec { class: of(thresholds), values: Vec::new(), ..first.clone() },
+        SeriesSpec { class: None, ..first.clone() },
         SeriesSpec { values: other_value, ..first.clone() },
         SeriesSpec { scale_values: false, ..first.clone() },
         SeriesSpec { validation: fraction(0.2, 9), ..first.clone() },
@@ -135,6 +136,36 @@ fn jobs_that_differ_in_windows_and_targets_alone_share_a_file() {
     let opening = SeriesOpening { folder: Some(cache.path()), memory: 16 << 10, ..SeriesOpening::default() };
     let wrong = Series::open(&[path], fewer, opening).unwrap_err().to_string();
     assert!(wrong.contains("a class from 0 to 1"), "{wrong}");
+}
+
+#[test]
+fn a_file_says_nothing_of_series_that_a_model_knows_besides() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = write(data.path(), "a.csv", &Table::prices(3000, 3).csv());
+    let learnt = open(&path, asked()).unwrap().normalisation().clone();
+    let known = |more: usize| {
+        let mut known = learnt.clone();
+        let scales = known.series[0].scales.clone();
+        known
+            .series
+            .extend((0..more).map(|nth| SeriesScales { name: format!("elsewhere {nth}"), scales: scales.clone() }));
+        known
+    };
+    let opened = |known: &Normalisation| {
+        let opening = SeriesOpening { folder: Some(cache.path()), memory: 32 << 10, ..SeriesOpening::default() };
+        let opening = SeriesOpening { normalisation: Some(known), ..opening };
+        Series::open(std::slice::from_ref(&path), asked(), opening).unwrap()
+    };
+    // More than the file's description may be, several times.
+    let known = known(2000);
+    let first = opened(&known);
+    assert!(!first.facts().held && first.facts().unknown_series == 0);
+    let made = files(cache.path());
+    let again = opened(&known);
+    assert_eq!(files(cache.path()), made);
+    assert_eq!((again.facts(), again.normalisation()), (first.facts(), first.normalisation()));
+    assert_eq!(again.normalisation().series.len(), known.series.len());
+    assert_eq!(in_order(again, Part::Validation), in_order(first, Part::Validation));
 }
 
 #[test]

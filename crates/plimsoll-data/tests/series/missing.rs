@@ -94,6 +94,7 @@ fn a_blank_line_is_a_missing_value_where_there_is_one_column() {
         ("ends.csv", "x\n1\n\n3\n\n\n6\n7\n\n"),
         ("two.csv", "x\r\n1\r\n\r\n3\r\n\r\n\r\n6\r\n7\r\n"),
         ("none.csv", "x\n1\n\n3\n\n\n6\n7"),
+        ("old.csv", "x\r1\r\r3\r\r\r6\r7\r"),
     ] {
         let path = write(folder.path(), name, text.as_bytes());
         let wrong = open(&path, spec(Missing::Refuse)).unwrap_err().to_string();

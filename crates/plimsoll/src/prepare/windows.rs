@@ -116,10 +116,15 @@ pub(super) fn open(
         Some(ceiling) => {
             let samples = settings.pins.micro_batch.unwrap_or(settings.effective_batch) as usize;
             let held = Bytes(held_bytes(&series));
-            let heap_of = |threads: usize| (held + loader(samples, threads)).0;
+            // An evaluation has a thread beside the others.
+            let more = usize::from(evaluates);
+            let heap_of = |threads: usize| (held + loader(samples, threads)).0 + stacks(more);
             let least = settings.pins.loader_threads.unwrap_or(1) as usize;
             let most = threads_within(ceiling.0, &heap_of, job.threads.max(least)).filter(|most| *most >= least);
-            most.ok_or_else(|| above_ceiling(ceiling, held, loader(samples, least), least))?
+            most.ok_or_else(|| {
+                let needed = [held, loader(samples, least), Bytes(stacks(least + more))];
+                above_ceiling(ceiling, needed, least, series.facts())
+            })?
         }
     };
     let facts = series.facts();
@@ -271,17 +276,18 @@ fn told(series: &Series) -> String {
 }
 
 /// The loader takes more than the job allows it.
-fn above_ceiling(ceiling: Bytes, held: Bytes, heap: Bytes, threads: usize) -> Fail {
-    let stacks = Bytes(stacks(threads));
+fn above_ceiling(ceiling: Bytes, [held, heap, stacks]: [Bytes; 3], threads: usize, facts: &SeriesFacts) -> Fail {
     let needed = held + heap + stacks;
     let s = if threads == 1 { "" } else { "s" };
+    // With so much, rows that lie in a file may have room in memory, and are held then.
+    let rows = if !facts.held && facts.row_bytes <= needed.0 / 2 { facts.row_bytes } else { 0 };
     Fail::usage(format!(
         "`data.memory` is {ceiling}, but the loader takes {needed} with {threads} thread{s}: {held} for rows and what is known of the \
          series, {heap} for windows that are ready, {stacks} for stacks"
     ))
     .hint(format!(
         "`data.memory = \"{}MiB\"` is enough; so may be a smaller batch or fewer `pin.loader_threads`",
-        needed.0.div_ceil(1 << 20)
+        (needed.0 + rows).div_ceil(1 << 20)
     ))
 }
 

@@ -232,7 +232,10 @@ pub(super) fn ended(ending: Ending) -> Result<(), Fail> {
 /// What went wrong between the machines.
 pub(super) fn failed(error: RemoteError) -> Fail {
     let exit = match &error {
-        RemoteError::Refused { .. } | RemoteError::Pattern { .. } | RemoteError::FarPath { .. } => Exit::BadInput,
+        RemoteError::Refused { .. }
+        | RemoteError::OtherRun { .. }
+        | RemoteError::Pattern { .. }
+        | RemoteError::FarPath { .. } => Exit::BadInput,
         _ => Exit::Failed,
     };
     refused(error, exit)

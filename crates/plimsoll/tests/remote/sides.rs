@@ -197,6 +197,13 @@ fn checkpoints_that_are_gone_there_go_here_once_newer_ones_are_whole() {
     let (said, here, there) = pull();
     assert!(!before.is_subset(&there) && here == there, "{before:?} {here:?} {there:?}");
     assert!(said.contains("is not there any more, and was removed here"), "{said}");
+    // Another run of that name, of a machine that was made anew, does not take its place.
+    let (first, aside) = (pair.far(&format!("runs/{run}/journal.jsonl")), pair.path("journal"));
+    fs_err::rename(&first, &aside).unwrap();
+    fs_err::write(&first, fs_err::read_to_string(&aside).unwrap().replacen("unix_ms\":", "unix_ms\":1", 1)).unwrap();
+    let pulled = pair.remote(&["pull", "box", &run, "--checkpoints", "--out", "here"]);
+    pulled.must(2, &["`here` has another run", "name another folder with `--out`"]);
+    fs_err::rename(&aside, &first).unwrap();
     // Where somebody has trained here, what is here may be his own.
     fs_err::write(pair.near("here/.lock"), "").unwrap();
     pair.remote(&["resume", "box", &run]).must(0, &["by itself"]);

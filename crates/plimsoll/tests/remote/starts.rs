@@ -227,6 +227,14 @@ fn a_trainer_that_is_only_known_here_is_an_error_and_its_run_is_stopped() {
     fs_err::rename(trainers.join("mine.toml"), pair.near("mine.toml")).unwrap();
     let run = pair.remote(&[&["run", "box", "--trainer", "mine.toml"], &command[..]].concat());
     let run = run.must(0, &["goes on at `box`"]).stdout.trim().to_string();
-    pair.remote(&["stop", "box", &run]);
-    all_end(&pair, 2);
+    // The same order finds it; by another definition it is another one, and the first goes on.
+    let again = || pair.remote(&[&["run", "box", "--trainer", "mine.toml"], &command[..]].concat());
+    assert_eq!(again().must(0, &["is running on `box` already"]).stdout.trim(), run);
+    fs_err::write(pair.near("mine.toml"), mine.replace("ours", "ours too")).unwrap();
+    let other = again().must(0, &["goes on at `box`"]).stdout.trim().to_string();
+    assert!(other != run && pair.seen(&run)["alive"] == true, "{other}");
+    for run in [&run, &other] {
+        pair.remote(&["stop", "box", run]);
+    }
+    all_end(&pair, 3);
 }

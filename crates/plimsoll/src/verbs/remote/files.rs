@@ -1,20 +1,21 @@
 //! `plimsoll remote push` and `pull`.
 
 use std::cell::Cell;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use plimsoll_recover::{atomic_write, checkpoint};
 use plimsoll_remote::pull::list;
 use plimsoll_remote::push::{Care, Item, Pushed};
 use plimsoll_remote::select::{Excludes, USUAL, files};
-use plimsoll_remote::wire::Listed;
+use plimsoll_remote::wire::{Answer, Ask, Listed};
 use plimsoll_remote::{FarPath, Link, RemoteError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::json;
 
 use super::far_job::{FarJob, fair_name};
-use super::{Remote, failed, far, origin, told};
+use super::{Remote, failed, far, origin, strange, told};
 use crate::args::{FarPullArgs, FarPushArgs, Sending};
 use crate::render::{self, Fail, OrFail};
 use crate::settings::Settings;
@@ -22,6 +23,8 @@ use crate::settings::Settings;
 /// Says which run of which remote a folder was brought from.
 const MARK: &str = ".remote.json";
 
+/// Where a run says what happens to it.
+const JOURNAL: &str = "journal.jsonl";
 /// Where a run has its checkpoints.
 const CHECKPOINTS: &str = "checkpoints";
 /// Whoever trains in a folder leaves it there; it is never brought.
@@ -140,6 +143,7 @@ pub fn pull(args: &FarPullArgs) -> Result<(), Fail> {
     };
     let (pulled, gone) = remote.with(
         |link| {
+            is_the_same(link, &run, &out)?;
             let pulled = plimsoll_remote::pull::pull(link, &from, &exclude, &out, &mut shown)?;
             let gone = if args.checkpoints { forget(link, &from, &out)? } else { Vec::new() };
             Ok((pulled, gone))
@@ -153,6 +157,26 @@ pub fn pull(args: &FarPullArgs) -> Result<(), Fail> {
         render::talk(format!("the checkpoint of step {step} is not there any more, and was removed here"));
     }
     told(&pulled, &format!("{}:{run}", remote.name), args.json)
+}
+
+/// Refuses a folder with another run of that name, brought before: a machine that was made anew numbers its runs from 1 again. A run
+/// is told by the first record of its journal, which is only ever appended to.
+fn is_the_same(link: &Link, run: &str, out: &Path) -> Result<(), RemoteError> {
+    let first = |from: &mut dyn BufRead| {
+        let mut line = Vec::new();
+        from.read_until(b'\n', &mut line).ok().filter(|_| line.ends_with(b"\n")).map(|_| line)
+    };
+    let here = fs_err::File::open(out.join(JOURNAL)).ok().and_then(|file| first(&mut BufReader::new(file)));
+    let Some(here) = here else { return Ok(()) };
+    let path = FarPath::new(format!("runs/{run}/{JOURNAL}"))?;
+    let there = match link.ask(&Ask::Tail { path, from: Some(0) })? {
+        (Answer::Text { from: 0 }, bytes) => first(&mut &bytes[..]),
+        (other, _) => return Err(strange(link, &other)),
+    };
+    match there.is_none_or(|there| there == here) {
+        true => Ok(()),
+        false => Err(RemoteError::OtherRun { run: run.to_string(), folder: out.into() }),
+    }
 }
 
 /// Removes the checkpoints in `out` that are gone over there, now that those are whole which have taken their place; their steps.

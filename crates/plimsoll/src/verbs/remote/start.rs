@@ -73,10 +73,12 @@ pub fn run(args: &FarRunArgs) -> Result<(), Fail> {
     let name = fair_name(&charge.command()?.trainer.name);
     let (folder, load) = folder_load(Path::new("."), &args.sending)?;
     let words = [Word::all(["run", "--out"]), vec![Word::Run], Word::all(run_words(&args.run))].concat();
+    // Another definition of a trainer is another order: what runs by an earlier one is left alone.
+    let understood = serde_json::to_string(&charge.understood)?;
     let charge = serde_json::to_value(&charge)?;
     let (remote, token) = (Remote::named(&args.name)?, token().map_err(failed)?);
     let (pushed, started) = sending(&remote, &load, &args.sending, |link| {
-        let asked = digest_of(format!("{folder} {words:?}").as_bytes());
+        let asked = digest_of(format!("{folder} {words:?}\n{understood}").as_bytes());
         let (name, words, folder, token) = (name.clone(), words.clone(), Some(folder.clone()), token.clone());
         start(link, &Ask::Start { name, fresh: true, words, folder, asked, beside: args.beside, token })
     })?;
@@ -149,16 +151,17 @@ type Check<'a> = &'a dyn Fn(&Link, &Echo) -> Result<(), RemoteError>;
 
 /// Follows a run until it is planned and has begun, or has ended; from there on it goes on without us. What it wrote down is
 /// compared with what was asked for as soon as it is there, however long that takes; where it differs the run is stopped, and
-/// seen to end.
+/// seen to end. One that had begun before it was asked for again is left as it is.
 fn see_off(remote: &Remote, started: &Started, check: Option<Check>, json: bool) -> Result<(), Fail> {
     let (name, run) = (&remote.name, &started.run);
     let mut log = Log::of(run, Some(started.log_from))?;
-    let (mut unseen, mut wrong, mut stopping, looks) = (check, None, false, Cell::new(0));
+    let (mut unseen, mut wrong, mut stopping, mut older, looks) = (check, None, false, false, Cell::new(0));
     let followed = remote.with(
         |link| {
             loop {
                 let seen = one(link, run)?;
                 looks.set(looks.get() + 1);
+                older |= started.already && looks.get() == 1 && has_begun(&seen);
                 if !started.already {
                     log.catch_up(link, &mut |bytes| _ = show(true, bytes))?;
                 }
@@ -169,6 +172,9 @@ fn see_off(remote: &Remote, started: &Started, check: Option<Check>, json: bool)
                     wrong = check(link, &echo).err();
                 }
                 if !seen.alive {
+                    return Ok(seen);
+                }
+                if wrong.is_some() && older {
                     return Ok(seen);
                 }
                 if wrong.is_some() && !stopping {
@@ -191,6 +197,12 @@ fn see_off(remote: &Remote, started: &Started, check: Option<Check>, json: bool)
             return Err(fail.hint(hint));
         }
         (None, Err(fail)) => return Err(fail),
+        (Some(error), Ok(seen)) if seen.alive && older => {
+            let hint = format!(
+                "`{run}` had begun before, and goes on as it is; plimsoll remote stop {name} {run}, or --beside"
+            );
+            return Err(failed(error).hint(hint));
+        }
         (Some(error), Ok(_)) => {
             let how = if stopping { "was stopped" } else { "has ended by itself" };
             return Err(failed(error).hint(format!("nothing is trained with other settings: `{run}` {how}")));

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const STANDS: &str = "plimsoll-tunnel";
 /// Tunnels in a row that may be lost soon after they stood.
 const LOST: u32 = 5;
-/// One that stood for so long was lost by chance.
+/// One that stood for so long was lost by chance; one that cannot be opened for so long cannot be had.
 const LONG: Duration = Duration::from_secs(60);
 
 /// The view in this terminal: ssh makes one over there.
@@ -64,7 +64,7 @@ pub fn web(remote: &Remote, folder: &str, port: u16) -> Result<(), Fail> {
                     break port;
                 }
             };
-            let (mut tunnel, mut lost) = (Tunnel::open(remote, port, far_port)?, 0);
+            let (mut tunnel, mut lost, mut closed) = (Tunnel::open(remote, port, far_port)?, 0, None);
             let _ = render::data(format!("http://127.0.0.1:{port}/"));
             // The page is there as long as both stand; Ctrl-C ends all.
             loop {
@@ -74,12 +74,20 @@ pub fn web(remote: &Remote, folder: &str, port: u16) -> Result<(), Fail> {
                     Some((other, _)) => return Err(strange(link, &other)),
                     // Its connection is one of its own, and breaks alone.
                     None if tunnel.is_gone()? => {
-                        lost = if tunnel.since.elapsed() < LONG { lost + 1 } else { 0 };
-                        if lost > LOST {
-                            return Err(tunnel.failed(remote));
+                        if closed.is_none() {
+                            lost = if tunnel.since.elapsed() < LONG { lost + 1 } else { 0 };
+                            if lost > LOST {
+                                return Err(tunnel.failed(remote));
+                            }
+                            remote.shown.note("the tunnel of the page was lost; it is opened again");
                         }
-                        remote.shown.note("the tunnel of the page was lost; it is opened again");
-                        tunnel = Tunnel::open(remote, port, far_port)?;
+                        let closed_at = *closed.get_or_insert_with(Instant::now);
+                        match Tunnel::open(remote, port, far_port) {
+                            Ok(again) => (tunnel, closed) = (again, None),
+                            // The server starts again, or somebody has the port for a moment.
+                            Err(_) if closed_at.elapsed() < LONG => {}
+                            Err(error) => return Err(error),
+                        }
                     }
                     None => {}
                 }
@@ -171,7 +179,10 @@ impl Drop for Tunnel {
 /// The lines of a pipe, as they come.
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (to, lines) = channel();
-    std::thread::spawn(move || BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+    std::thread::spawn(move || {
+        let text = |line: Vec<u8>| String::from_utf8_lossy(&line).into_owned();
+        BufReader::new(from).split(b'\n').map_while(Result::ok).try_for_each(|line| to.send(text(line)))
+    });
     lines
 }
 
