@@ -1,5 +1,5 @@
 //! What self-attention over the steps of series would take if its matrix were built, as PyTorch's plain form does: steps times steps
-//! of each head of each sample. Here at most [`HELD`] of it are, at a time; the plan says so, because that is where such jobs die elsewhere.
+//! of each head of each sample. Here at most 64 MiB of it are, at a time; the plan says so, because that is where such jobs die elsewhere.
 
 use std::fmt;
 
