@@ -114,8 +114,10 @@ pub(crate) fn cuts(search: &Search, fastest: Sized, chosen: Sized) -> Vec<Cut> {
     step.optimizer_in_backward &= job.may_update_in_backward(target.micro_batch);
     // Of series there are no rows of logits, and nothing is said of them.
     let texts = job.spec.series().is_none();
-    let most = if texts { step.loss_chunk.min(target.micro_batch * job.target_len) } else { target.loss_chunk };
-    step.loss_chunk = most;
+    step.loss_chunk = match texts {
+        true => step.loss_chunk.min(target.micro_batch * job.target_len),
+        false => target.loss_chunk,
+    };
     turn(batches(job, &step), step);
     step.optimizer_in_backward = target.optimizer_in_backward;
     turn(batches(job, &step), step);

@@ -109,7 +109,7 @@ fn data_of_a_connection_that_broke_is_not_printed() {
 }
 
 #[test]
-fn a_reader_of_logs_that_leaves_ends_them_and_a_lost_tunnel_is_opened_again() {
+fn a_reader_of_logs_that_leaves_ends_them_and_a_lost_tunnel_is_opened_until_it_stands() {
     let pair = ready!();
     let workshop = workshop();
     let run =
@@ -118,7 +118,14 @@ fn a_reader_of_logs_that_leaves_ends_them_and_a_lost_tunnel_is_opened_again() {
     let mut line = String::new();
     BufReader::new(logs.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     until("it ends", || logs.0.try_wait().unwrap());
+    // Where `closed` is, a tunnel cannot be opened, once.
+    let (wrapper, closed) = (pair.path("wrapper"), pair.path("closed"));
+    let refuse = format!("if [ -e {0} ]; then rm {0}; echo refused >&2; exit 255; fi", closed.display());
+    let real = format!("exec ssh -F {} \"$@\"", pair.path("ssh_config").display());
+    fs_err::write(&wrapper, format!("#!/bin/sh\ncase \"$*\" in *' -L '*) {refuse};; esac\n{real}\n")).unwrap();
+    fs_err::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let mut watch = pair.command(&["watch", "box", &run, "--web", "--port", "0"]);
+    watch.env("PLIMSOLL_SSH", &wrapper);
     let mut watch = Killed(watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let mut url = String::new();
     BufReader::new(watch.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
@@ -127,9 +134,10 @@ fn a_reader_of_logs_that_leaves_ends_them_and_a_lost_tunnel_is_opened_again() {
     let lead = format!("-L {address}:127.0.0.1:");
     let tunnel = processes(&[&lead]);
     assert_eq!(tunnel.len(), 1, "{tunnel:?}");
+    fs_err::write(&closed, "").unwrap();
     kill_process(tunnel[0], Signal::KILL).unwrap();
     until("the page is there again", || page(&address).filter(|page| page.contains("\"status\":\"running\"")));
-    assert!(watch.0.try_wait().unwrap().is_none());
+    assert!(watch.0.try_wait().unwrap().is_none() && !closed.exists());
     drop(watch);
     pair.remote(&["stop", "box", &run]).must(0, &[]);
 }

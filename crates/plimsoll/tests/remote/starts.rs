@@ -50,6 +50,27 @@ fn a_knob_that_gets_lost_is_an_error_and_its_run_is_stopped_over_whatever_connec
 }
 
 #[test]
+fn a_run_that_has_begun_is_left_alone_by_who_asks_for_it_again_and_finds_it_different() {
+    let pair = ready!();
+    let workshop = workshop();
+    let job = job(&workshop);
+    let train = ["train", "box", &job, "--seed", "7", "--steps", "100000"];
+    let run = pair.remote(&train).must(0, &["by itself"]).stdout.trim().to_string();
+    // As an earlier version might have written it.
+    let echo = pair.far(&format!("runs/{run}/job.toml"));
+    let text = fs_err::read_to_string(&echo).unwrap();
+    assert!(text.contains("\nseed = 7 "), "{text}");
+    fs_err::write(&echo, text.replace("\nseed = 7 ", "\nseed = 8 ")).unwrap();
+    pair.remote(&train).must(1, &["`train.seed`: asked `7`, arrived `8`", "goes on as it is"]);
+    // Nobody has asked it to stop, so it makes more steps.
+    let step = pair.seen(&run)["step"].as_u64().unwrap();
+    until("it goes on", || (pair.seen(&run)["step"].as_u64().unwrap() > step).then_some(()));
+    assert_eq!(pair.seen(&run)["alive"], true);
+    pair.remote(&["stop", "box", &run]).must(0, &["is stopped"]);
+    all_end(&pair, 1);
+}
+
+#[test]
 fn a_trainer_that_starts_slowly_is_waited_for_without_the_lock_and_compared() {
     let pair = ready!();
     fs_err::write(pair.near("train.sh"), "#!/bin/sh\nsleep 1000\n").unwrap();
